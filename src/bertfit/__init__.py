@@ -1,0 +1,35 @@
+"""bertfit: BERT-family sequence labellers inside a fixed amount of GPU memory.
+
+The public names load what they need on first use, so that importing bertfit is free.
+"""
+
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0.dev0"
+
+_HOMES = {
+    "train": "bertfit.api",
+    "evaluate": "bertfit.api",
+    "load": "bertfit.api",
+    "JobConfig": "bertfit.config",
+    "Entity": "bertfit.types",
+    "Example": "bertfit.types",
+    "Scores": "bertfit.types",
+    "BertfitError": "bertfit.errors",
+}
+
+__all__ = ["BertfitError", "Entity", "Example", "JobConfig", "Scores", "evaluate", "load", "train"]
+
+if TYPE_CHECKING:
+    from bertfit.api import evaluate, load, train
+    from bertfit.config import JobConfig
+    from bertfit.errors import BertfitError
+    from bertfit.types import Entity, Example, Scores
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'bertfit' has no attribute '{name}'")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,1 @@
+"""Text: reading it, cutting it into windows, scoring what comes back."""

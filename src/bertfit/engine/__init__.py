@@ -1,0 +1,1 @@
+"""The step and what it stands on: precision, optimizer, batches on a device."""

@@ -1,0 +1,1 @@
+"""Train, evaluate, predict: each reads top to bottom."""

@@ -1,0 +1,1 @@
+"""Encoders, taggers and their files."""

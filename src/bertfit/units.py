@@ -1,0 +1,72 @@
+"""Sizes in bytes and durations in seconds, read from and written for people."""
+
+import re
+
+from bertfit.errors import ConfigError
+from bertfit.language import _
+
+KIB = 1 << 10
+MIB = 1 << 20
+GIB = 1 << 30
+
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "k": KIB,
+    "m": MIB,
+    "g": GIB,
+    "kib": KIB,
+    "mib": MIB,
+    "gib": GIB,
+    "tib": 1 << 40,
+}
+
+
+def parse_bytes(text: str | int) -> int:
+    """Read a size such as `3.82GiB`, `4 GB`, `512MiB` or a plain number of bytes.
+
+    `GiB` counts 2**30 and `GB` 10**9, as their standards say; a bare `G` is read as `GiB`.
+
+    Raises:
+        ConfigError: an unknown unit, no number, or a size that is not positive.
+    """
+    if isinstance(text, int):
+        size = text
+    else:
+        match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([A-Za-z]*)\s*", text)
+        unit = match.group(2).lower() if match else ""
+        if match is None or unit not in _UNITS:
+            raise ConfigError(
+                _(
+                    "'{text}' is not a size. Write a number and a unit: 512MiB, 3.82GiB, 4GB, "
+                    "or a plain number of bytes."
+                ).format(text=text)
+            )
+        size = int(float(match.group(1)) * _UNITS[unit])
+    if size <= 0:
+        raise ConfigError(_("'{text}' is not a size above zero.").format(text=text))
+    return size
+
+
+def format_bytes(size_bytes: float) -> str:
+    """Write a size the way the tools of graphics cards do: `512 MiB`, `3.82 GiB`."""
+    if abs(size_bytes) >= GIB:
+        return f"{size_bytes / GIB:.2f} GiB"
+    if abs(size_bytes) >= MIB:
+        return f"{size_bytes / MIB:.0f} MiB"
+    if abs(size_bytes) >= KIB:
+        return f"{size_bytes / KIB:.0f} KiB"
+    return f"{size_bytes:.0f} B"
+
+
+def format_seconds(seconds: float) -> str:
+    """Write a duration as `12.3 s`, `4 min 05 s` or `2 h 07 min`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
+        return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
+    return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02d} min"
