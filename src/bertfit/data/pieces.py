@@ -1,8 +1,8 @@
 """From units to token ids: a tokenizer's own parts, asked so that every unit has tokens of its own.
 
 A stretch of text without white space and ideographs is tokenised as the model's tokenizer would.
-Only where one of its tokens would lie across the edge of a unit, the units are tokenised one by
-one. So ordinary text gives the ids the model was pretrained on, and no unit shares a token.
+Only where one of its tokens would lie across the edge of a unit, those units are tokenised one
+by one. So ordinary text gives the ids the model was pretrained on, and no unit shares a token.
 """
 
 import json
@@ -194,14 +194,13 @@ class TextTokenizer:
     def _tokenize_chunk(
         self, chunk: str, units: list[tuple[int, int]], space_before: bool
     ) -> tuple[Ids, ...]:
-        whole = None
-        if len(units) > 1 and len(chunk) <= _MAX_CHUNK_CHARACTERS:
-            whole = _share_out(self._tokenize(chunk, space_before), units)
-        if whole is not None:
-            return tuple(ids[:MAX_PIECES] for ids in whole)
+        alone = len(units) < 2 or len(chunk) > _MAX_CHUNK_CHARACTERS
+        shared = (
+            [()] * len(units) if alone else _share_out(self._tokenize(chunk, space_before), units)
+        )
         return tuple(
-            self.pieces(chunk[start:end], space_before and position == 0)
-            for position, (start, end) in enumerate(units)
+            ids[:MAX_PIECES] or self.pieces(chunk[start:end], space_before and position == 0)
+            for position, (ids, (start, end)) in enumerate(zip(shared, units, strict=True))
         )
 
     def _tokenize_unit(self, unit: str, space_before: bool) -> Ids:
@@ -232,19 +231,25 @@ class TextTokenizer:
         return tokens
 
 
-def _share_out(
-    tokens: list[tuple[int, int, int]], units: list[tuple[int, int]]
-) -> tuple[Ids, ...] | None:
-    """Give every unit the tokens inside it; None if one lies across an edge or a unit has none."""
+def _share_out(tokens: list[tuple[int, int, int]], units: list[tuple[int, int]]) -> list[Ids]:
+    """Give every unit the tokens inside it.
+
+    Units that a token lies across get none, nor do their other tokens count: `ab|cd` cut after
+    `b` is tokenised anew, as two units, not completed.
+    """
     shared: list[list[int]] = [[] for _unit in units]
+    torn: set[int] = set()
     current = 0
     for token, start, end in tokens:
-        while current < len(units) and start >= units[current][1]:
+        while current + 1 < len(units) and start >= units[current][1]:
             current += 1
-        if current == len(units) or not units[current][0] <= start < end <= units[current][1]:
-            return None
         shared[current].append(token)
-    return tuple(map(tuple, shared)) if all(shared) else None
+        reached = current
+        while end > units[reached][1] and reached + 1 < len(units):
+            reached += 1
+        if reached > current:
+            torn.update(range(current, reached + 1))
+    return [() if position in torn else tuple(ids) for position, ids in enumerate(shared)]
 
 
 def _without_prepend(normalizer: "Normalizer | None") -> tuple["Normalizer | None", bool]:
