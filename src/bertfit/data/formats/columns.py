@@ -1,0 +1,113 @@
+"""Column files: one word a line with its tags, a blank line after each sentence."""
+
+from collections.abc import Iterator
+
+from bertfit.data.formats.column_layout import (
+    DOCUMENT_MARK,
+    WHITE,
+    ColumnLayout,
+    glued,
+    split_index,
+)
+from bertfit.data.formats.intake import Intake
+from bertfit.data.formats.source import TextFile
+from bertfit.data.formats.tagged import tagged_example
+from bertfit.language import _
+from bertfit.types import Example, Problem
+
+# A sentence is held whole; a file without a single blank line must not fill the memory.
+MAX_WORDS = 1_000_000
+
+
+class _Sentence:
+    """The rows since the last blank line."""
+
+    def __init__(self, layout: ColumnLayout) -> None:
+        self.words: list[str] = []
+        self.layers: list[list[str]] = [[] for _column in layout.tags]
+        self.lines: list[int] = []
+        self.glued: list[bool] | None = [] if layout.space is not None else None
+        self.faults: list[Problem] = []
+        self.broken = False
+        self.num_rows = 0
+
+
+def read_columns(file: TextFile, layout: ColumnLayout, intake: Intake) -> Iterator[Example]:
+    """Yield the sentences of a column file.
+
+    Args:
+        file: The file.
+        layout: What its columns are.
+        intake: Where the examples go out.
+    """
+    sentence = _Sentence(layout)
+    header = layout.header
+    for number, line in file.lines(intake.log):
+        if line is None:
+            sentence.broken = True
+        elif not line.strip(WHITE) or line.startswith(DOCUMENT_MARK):
+            if sentence.num_rows or sentence.broken:
+                yield from _finish(sentence, layout, intake)
+                sentence = _Sentence(layout)
+        else:
+            fields = layout.fields(line)
+            if header:
+                header = False
+            elif not layout.is_comment(line, fields):
+                _add(sentence, fields, number, layout, intake)
+    if sentence.num_rows or sentence.broken:
+        yield from _finish(sentence, layout, intake)
+
+
+def _add(
+    sentence: _Sentence, fields: list[str], number: int, layout: ColumnLayout, intake: Intake
+) -> None:
+    sentence.num_rows += 1
+    if len(fields) != layout.num_columns:
+        if len(sentence.faults) < MAX_WORDS:
+            message = _("{found} columns where the file has {expected}: {row}.").format(
+                found=len(fields), expected=layout.num_columns, row=" ".join(fields)[:60]
+            )
+            sentence.faults.append(intake.problem(number, "column-count", message))
+        return
+    if sentence.num_rows > MAX_WORDS:
+        if sentence.num_rows == MAX_WORDS + 1:
+            message = _(
+                "a sentence of more than {count} words. Blank lines are missing between sentences."
+            ).format(count=MAX_WORDS)
+            sentence.faults.append(intake.problem(number, "sentence-too-long", message))
+        return
+    word = fields[layout.word]
+    if layout.indexed:
+        parts = split_index(word)
+        if parts is None:
+            message = _("'{word}' has no position at its end, as all words before it have.").format(
+                word=word
+            )
+            sentence.faults.append(intake.problem(number, "no-index", message))
+        else:
+            word = parts[0]
+    sentence.words.append(word)
+    sentence.lines.append(number)
+    for layer, column in zip(sentence.layers, layout.tags, strict=True):
+        layer.append(fields[column])
+    if sentence.glued is not None and layout.space is not None:
+        sentence.glued.append(glued(fields[layout.space]))
+
+
+def _finish(sentence: _Sentence, layout: ColumnLayout, intake: Intake) -> Iterator[Example]:
+    if sentence.broken or not sentence.words:
+        intake.drop(sentence.faults)
+        return
+    example = tagged_example(
+        sentence.words,
+        sentence.layers,
+        sentence.lines,
+        layout.joining,
+        layout.reading,
+        intake,
+        faults=sentence.faults,
+        glued=sentence.glued,
+    )
+    if example is not None:
+        yield example

@@ -1,0 +1,218 @@
+"""A file as lines of text: gzip, byte order marks, bad bytes and absurd sizes end here.
+
+Lines end at a line feed only: U+2028, form feeds and their like belong to the text. A line that
+cannot be used is reported and handed on as None, so that its reader drops the whole record.
+"""
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from bertfit.data.formats.problems import ProblemLog
+from bertfit.errors import DataError
+from bertfit.language import _
+from bertfit.types import Problem
+
+CHUNK_BYTES = 1 << 20
+HEAD_BYTES = 1 << 18
+# A line, or a JSON value, of this size needs some 600 MB as Python objects at worst.
+MAX_LINE_BYTES = 16 << 20
+# Text shrinks 3 to 20 times, tag columns up to 100; deflate reaches 1030 on a bomb.
+MAX_EXPANSION = 250
+MIN_SUSPECT_BYTES = 64 << 20
+
+Line = tuple[int, str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextFile:
+    """A file that holds text, possibly compressed."""
+
+    path: Path
+    is_gzip: bool = False
+    newline: bytes = b"\n"
+
+    @property
+    def stem(self) -> str:
+        """The name without its suffixes `.gz` and one more."""
+        name = self.path.name.removesuffix(".gz")
+        return name.rpartition(".")[0] or name
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the bytes after decompression and without a byte order mark.
+
+        Raises:
+            DataError: a damaged archive, or one that expands beyond reason.
+        """
+        first = True
+        for chunk in self._raw_chunks():
+            if first:
+                chunk = chunk.removeprefix(b"\xef\xbb\xbf")
+                first = False
+            yield chunk
+
+    def _raw_chunks(self) -> Iterator[bytes]:
+        with open_file(self.path) as file:
+            if not self.is_gzip:
+                while chunk := file.read(CHUNK_BYTES):
+                    yield chunk
+                return
+            size = 0
+            try:
+                with gzip.open(file, "rb") as unpacked:
+                    while chunk := unpacked.read(CHUNK_BYTES):
+                        size += len(chunk)
+                        if size > MIN_SUSPECT_BYTES and size > MAX_EXPANSION * file.tell():
+                            raise DataError(
+                                _(
+                                    "{path} expands more than {ratio} times. That is no text; "
+                                    "unpack it yourself if you trust it."
+                                ).format(path=self.path, ratio=MAX_EXPANSION)
+                            )
+                        yield chunk
+            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+                raise DataError(
+                    _(
+                        "{path} is a damaged gzip file after {size} bytes of content ({reason}). "
+                        "Fetch or pack it again."
+                    ).format(path=self.path, size=size, reason=error)
+                ) from error
+
+    def head(self, size: int = HEAD_BYTES) -> bytes:
+        """Return the first bytes of the content."""
+        parts, length = [], 0
+        for chunk in self.chunks():
+            parts.append(chunk)
+            length += len(chunk)
+            if length >= size:
+                break
+        return b"".join(parts)[:size]
+
+    def lines(self, log: ProblemLog, limit_bytes: int | None = None) -> Iterator[Line]:
+        """Yield (line number from 1, text without its line end), None for what is unusable.
+
+        Args:
+            log: Told of lines that are not UTF-8, hold NUL bytes or are too long.
+            limit_bytes: Stop after about as many bytes, at the end of a line.
+        """
+        number = 0
+        read = 0
+        pending = b""
+        skipping = False  # inside a line that was reported as too long
+        for chunk in self.chunks():
+            cut = chunk.rfind(self.newline)
+            if cut < 0:
+                if not skipping:
+                    pending += chunk
+                    if len(pending) > MAX_LINE_BYTES:
+                        yield number + 1, self._report_long(number + 1, log)
+                        pending, skipping = b"", True
+                continue
+            block = pending + chunk[:cut]
+            if skipping:
+                end = chunk.find(self.newline)
+                number, skipping = number + 1, False
+                block = chunk[end + 1 : cut] if end < cut else b""
+                if end == cut:
+                    pending = chunk[cut + 1 :]
+                    continue
+            pending = chunk[cut + 1 :]
+            for number, line in self._decode(block, number, log):
+                yield number, line
+            read += len(block)
+            if limit_bytes is not None and read >= limit_bytes:
+                return
+        if pending and not skipping:
+            yield from self._decode(pending, number, log)
+
+    def _decode(self, block: bytes, number: int, log: ProblemLog) -> Iterator[Line]:
+        """Split a block of whole lines; the fast way where all of it is good."""
+        if b"\0" not in block:
+            try:
+                text = block.decode("utf-8")
+            except UnicodeDecodeError:
+                pass
+            else:
+                for line in text.split(self.newline.decode()):
+                    number += 1
+                    yield number, line.removesuffix("\r")
+                return
+        for raw in block.split(self.newline):
+            number += 1
+            yield number, self._decode_line(raw, number, log)
+
+    def _decode_line(self, raw: bytes, number: int, log: ProblemLog) -> str | None:
+        if b"\0" in raw:
+            self._report(
+                number,
+                "nul-byte",
+                _("a NUL byte at byte {byte} of the line. Remove it.").format(
+                    byte=raw.index(b"\0") + 1
+                ),
+                log,
+            )
+            return None
+        try:
+            return raw.decode("utf-8").removesuffix("\r")
+        except UnicodeDecodeError as error:
+            self._report(
+                number,
+                "bad-utf8",
+                _(
+                    "not UTF-8 at byte {byte} of the line (0x{value:02x}). Save the file as UTF-8; "
+                    "for Chinese from Windows: iconv -f GB18030 -t UTF-8."
+                ).format(byte=error.start + 1, value=raw[error.start]),
+                log,
+            )
+            return None
+
+    def _report_long(self, number: int, log: ProblemLog) -> None:
+        self._report(
+            number,
+            "line-too-long",
+            _("longer than {size} bytes. Break the line into records.").format(size=MAX_LINE_BYTES),
+            log,
+        )
+
+    def _report(self, number: int, kind: str, message: str, log: ProblemLog) -> None:
+        log.add(Problem(path=str(self.path), line=number, kind=kind, message=message))
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Open a file for reading bytes.
+
+    Raises:
+        DataError: it is missing, a folder, or may not be read.
+    """
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise DataError(
+            _("{path} cannot be read: {reason}.").format(path=path, reason=error.strerror)
+        ) from error
+
+
+def text_file(path: Path) -> TextFile:
+    """Look at the first bytes of a file: is it gzip, and how do its lines end?
+
+    Raises:
+        DataError: the file cannot be read, is empty, or is not text in UTF-8.
+    """
+    with open_file(path) as file:
+        magic = file.read(4)
+    file_ = TextFile(path=path, is_gzip=magic[:2] == b"\x1f\x8b")
+    head = file_.head()
+    if not head.strip():
+        raise DataError(
+            _("{path} is empty: there is nothing to read. Is it the right file?").format(path=path)
+        )
+    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise DataError(
+            _("{path} is UTF-16. Save it as UTF-8 (iconv -f UTF-16 -t UTF-8).").format(path=path)
+        )
+    if b"\r" in head and b"\n" not in head:
+        return TextFile(path=path, is_gzip=file_.is_gzip, newline=b"\r")
+    return file_

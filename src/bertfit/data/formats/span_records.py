@@ -1,0 +1,239 @@
+"""JSON objects with a text and its spans, however they are spelt.
+
+The text and the spans are found by their names where those are known, else by their shape, so that
+an export whose user named the columns himself reads like any other.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bertfit.data.formats.offsets import StoredSpan
+
+TEXT_KEYS = ("text", "data", "content", "sentence", "column_data", "raw_text", "context", "document")
+SPAN_KEYS = (
+    "entities",
+    "label",
+    "labels",
+    "spans",
+    "annotations",
+    "annotation",
+    "entity_list",
+    "column_label",
+    "entity",
+    "mentions",
+    "ner",
+)
+TOKEN_KEYS = ("tokens", "words", "token", "text", "sentence")
+TAG_KEYS = ("ner_tags", "tags", "labels", "label", "ner", "pos_tags", "upos")
+_START_KEYS = ("start", "start_offset", "begin", "start_idx", "start_pos", "startOffset", "from")
+_END_KEYS = ("end", "end_offset", "stop", "end_idx", "end_pos", "endOffset", "to")
+_PAIR_KEYS = ("entity_index", "span", "position", "offset", "offsets", "pos", "range", "indices")
+_LABEL_KEYS = (
+    "label",
+    "labels",
+    "type",
+    "entity_type",
+    "entity_group",
+    "tag",
+    "category",
+    "entity_label",
+    "class",
+)
+_SURFACE_KEYS = ("text", "surface", "word", "mention", "entity", "value", "entity_text", "name")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanRecord:
+    """A record whose text and spans have been found.
+
+    `spans` is None where the record has no annotation; `inclusive` says that its kind (CLUENER)
+    counts the end in; `faults` are stored spans that make no sense, as (kind, what was stored).
+    """
+
+    text: str
+    spans: list[StoredSpan] | None
+    inclusive: bool
+    faults: list[tuple[str, str]]
+    extra: Mapping[str, Any]
+
+
+def find_text(record: Mapping[str, Any]) -> str | None:
+    """Return the key of the text, or None."""
+    for key in TEXT_KEYS:
+        if isinstance(record.get(key), str):
+            return key
+    strings = [key for key, value in record.items() if isinstance(value, str) and key != "id"]
+    if len(strings) == 1 and any(holds_spans(value) for value in record.values()):
+        return strings[0]
+    return None
+
+
+def find_spans(record: Mapping[str, Any]) -> str | None:
+    """Return the key of the spans, or None: first by shape, then by name."""
+    named = [key for key in SPAN_KEYS if key in record]
+    for key in named:
+        if holds_spans(record[key]):
+            return key
+    for key in named:
+        if record[key] in ([], {}, None):
+            return key
+    for key, value in record.items():
+        if holds_spans(value):
+            return key
+    # Named, yet of no shape that we know: the caller says so.
+    return next((key for key in named if isinstance(record[key], list | dict)), None)
+
+
+def holds_spans(value: Any) -> bool:
+    """Say whether a JSON value looks like a list of spans or CLUENER's table of them."""
+    if isinstance(value, dict):
+        return any(isinstance(inner, dict | list) for inner in value.values()) and all(
+            _is_table(inner) for inner in value.values()
+        )
+    if not isinstance(value, list) or not value:
+        return False
+    first = value[0]
+    if isinstance(first, dict):
+        return _pair(first) is not None or "points" in first
+    return isinstance(first, list) and _list_span(first) is not None
+
+
+def _is_table(value: Any) -> bool:
+    """`{surface: [[start, end], ...]}`, or `[[start, end], ...]`."""
+    ranges = list(value.values()) if isinstance(value, dict) else [value]
+    return all(
+        isinstance(each, list)
+        and each != []
+        and (_is_pair(each) or all(_is_pair(pair) for pair in each))
+        for each in ranges
+    )
+
+
+def span_record(record: Mapping[str, Any], text_key: str, spans_key: str | None) -> SpanRecord:
+    """Take a record apart."""
+    text = record[text_key]
+    extra = {key: value for key, value in record.items() if key not in (text_key, spans_key)}
+    stored = record[spans_key] if spans_key is not None else None
+    if stored is None:
+        return SpanRecord(text=text, spans=None, inclusive=False, faults=[], extra=extra)
+    spans: list[StoredSpan] = []
+    faults: list[tuple[str, str]] = []
+    is_table = isinstance(stored, dict)
+    for item in _table_items(stored) if is_table else stored if isinstance(stored, list) else []:
+        found = _read_span(item)
+        if isinstance(found, str):
+            faults.append((found, describe(item)))
+        else:
+            spans.extend(found)
+    if not isinstance(stored, list | dict):
+        faults.append(("bad-spans", describe(stored)))
+    return SpanRecord(text=text, spans=spans, inclusive=is_table, faults=faults, extra=extra)
+
+
+def _table_items(table: Mapping[str, Any]) -> Iterator[Any]:
+    """Turn `{type: {surface: [[start, end]]}}` into span dictionaries."""
+    for label, by_surface in table.items():
+        surfaces = by_surface if isinstance(by_surface, dict) else {None: by_surface}
+        for surface, ranges in surfaces.items():
+            if not isinstance(ranges, list):
+                yield {label: by_surface}
+                continue
+            for pair in [ranges] if _is_pair(ranges) else ranges:
+                yield {"span": pair, "label": label, "text": surface}
+
+
+def _read_span(item: Any) -> list[StoredSpan] | str:
+    """Return the spans of one stored item, or the kind of its fault."""
+    if isinstance(item, list):
+        found = _list_span(item)
+        return [found] if found is not None else "bad-span"
+    if not isinstance(item, dict):
+        return "bad-span"
+    labels = _labels(item)
+    points = item.get("points")
+    places = points if isinstance(points, list) else [item]
+    spans = []
+    for place in places:
+        pair = _pair(place) if isinstance(place, dict) else None
+        if pair is None:
+            return "bad-span"
+        surface = next((place[key] for key in _SURFACE_KEYS if _is_surface(place, key, labels)), None)
+        spans.extend(StoredSpan(*pair, label, surface) for label in labels)
+    return spans if labels else "no-label"
+
+
+def _is_surface(place: Mapping[str, Any], key: str, labels: list[str]) -> bool:
+    return isinstance(place.get(key), str) and place[key] not in labels
+
+
+def _labels(item: Mapping[str, Any]) -> list[str]:
+    for key in (*_LABEL_KEYS, "entity"):
+        value = item.get(key)
+        values = value if isinstance(value, list) else [value]
+        names = [str(each) for each in values if isinstance(each, str | int) and each != ""]
+        if names and not any(isinstance(each, bool) for each in values):
+            return names
+    return []
+
+
+def _pair(item: Mapping[str, Any]) -> tuple[int, int] | None:
+    start = next((item[key] for key in _START_KEYS if key in item), None)
+    end = next((item[key] for key in _END_KEYS if key in item), None)
+    if start is None and end is None:
+        for key in _PAIR_KEYS:
+            value = item.get(key)
+            if isinstance(value, dict):
+                return _pair(value)
+            if isinstance(value, list) and len(value) == 1 and isinstance(value[0], list):
+                value = value[0]
+            if isinstance(value, list) and _is_pair(value):
+                return _integer(value[0]), _integer(value[1])  # type: ignore[return-value]
+        start, length = _integer(item.get("offset")), _integer(item.get("length"))
+        return None if start is None or length is None else (start, start + length)
+    first, last = _integer(start), _integer(end)
+    return None if first is None or last is None else (first, last)
+
+
+def _is_pair(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(_integer(each) is not None for each in value)
+    )
+
+
+def _integer(value: Any) -> int | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str) and len(value) < 19 and value.strip().removeprefix("-").isdecimal():
+        return int(value)
+    return None
+
+
+def _list_span(item: list[Any]) -> StoredSpan | None:
+    """Read `[start, end, label]`, with the label first or a surface anywhere as well."""
+    numbers = [each for each in item if isinstance(each, int) and not isinstance(each, bool)]
+    names = [each for each in item if isinstance(each, str)]
+    if len(numbers) == 3 and not names and len(item) == 3:
+        return StoredSpan(item[0], item[1], str(item[2]))
+    if len(numbers) != 2 or not names or len(names) > 2 or len(item) != len(numbers) + len(names):
+        return None
+    if len(names) == 1:
+        return StoredSpan(numbers[0], numbers[1], names[0])
+    # [surface, start, end, label] and [start, end, label, surface] both occur.
+    label, surface = (names[0], names[1]) if isinstance(item[0], int) else (names[1], names[0])
+    return StoredSpan(numbers[0], numbers[1], label, surface)
+
+
+def describe(value: Any) -> str:
+    """Show a value in a message, briefly; it may be nested deeper than `repr` can go."""
+    try:
+        text = repr(value)
+    except RecursionError:
+        return "[[[..."
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,84 @@
+"""Text made of words, for files that hold words and not the text they stood in.
+
+The rule, for a whole file: where most letters belong to scripts that write no spaces (Chinese,
+Japanese, Thai, ...), two words are joined with nothing unless both are Latin words or numbers of
+more than one character; elsewhere with one space, except between two characters of such scripts.
+A file of single characters (MSRA, Weibo, resume) is joined with nothing.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+# CJK with kana, bopomofo, compatibility and full-width forms; Thai, Lao, Myanmar, Khmer.
+# Hangul is not here: Korean writes spaces.
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u312f\u3190-\u9fff\uf900-\ufaff"
+    "\ufe30-\ufe4f\uff00-\uff9f\uffe0-\uffee\U00020000-\U0003ffff"
+    "\u2014\u2018\u2019\u201c\u201d\u2026\u00b7"  # — ‘ ’ “ ” … ·: used between such characters
+)
+_unspaced = re.compile(f"[{_UNSPACED}]")
+_CHARACTER_SHARE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """How the words of a file are joined: `spaced` languages, or not; single `characters`."""
+
+    spaced: bool = True
+    characters: bool = False
+
+
+def survey_joining(sentences: Iterable[Sequence[str]]) -> Joining:
+    """Find out from words of a file how to join all of them."""
+    num_words = num_single = num_letters = num_unspaced = 0
+    for sentence in sentences:
+        num_words += len(sentence)
+        for word in sentence:
+            num_single += len(word) == 1
+            num_letters += len(word)
+        num_unspaced += len(_unspaced.findall("".join(sentence)))
+    spaced = num_unspaced * 2 < num_letters
+    characters = not spaced and num_single >= _CHARACTER_SHARE * num_words
+    return Joining(spaced=spaced, characters=characters)
+
+
+def join_words(
+    words: Sequence[str], joining: Joining, glued: Sequence[bool] | None = None
+) -> tuple[str, tuple[tuple[int, int], ...]]:
+    """Join words to a text.
+
+    Args:
+        words: The words, none of them changed.
+        joining: The rule of the file.
+        glued: True where the file says that no space follows the word; then the rule is not asked.
+
+    Returns:
+        The text and the (start, end) of every word in it.
+    """
+    parts: list[str] = []
+    spans: list[tuple[int, int]] = []
+    position = 0
+    previous: str | None = None
+    for index, word in enumerate(words):
+        if previous is not None:
+            space = not glued[index - 1] if glued is not None else _space(previous, word, joining)
+            if space:
+                parts.append(" ")
+                position += 1
+        parts.append(word)
+        spans.append((position, position + len(word)))
+        position += len(word)
+        previous = word
+    return "".join(parts), tuple(spans)
+
+
+def _space(left: str, right: str, joining: Joining) -> bool:
+    if not joining.spaced:
+        if joining.characters and (len(left) == 1 or len(right) == 1):
+            return False
+        a, b = left[-1:], right[:1]
+        return (
+            a.isalnum() and b.isalnum() and not _unspaced.match(a) and not _unspaced.match(b)
+        )
+    return not (_unspaced.match(left[-1:]) and _unspaced.match(right[:1]))
