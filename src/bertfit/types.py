@@ -124,6 +124,25 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Windows padded to one length: B windows, T tokens.
+
+    Attributes:
+        input_ids: (B, T) int64.
+        attention_mask: (B, T) int64, 1 for real tokens; None where all windows are of one length.
+        labels: (B, T) int64 tag ids, `IGNORED` where a token is not scored; None for inference.
+        num_labelled: how many labels are scored.
+        num_tokens: real tokens, padding not counted.
+    """
+
+    input_ids: NDArray[np.int64]
+    attention_mask: NDArray[np.int64] | None
+    labels: NDArray[np.int64] | None
+    num_labelled: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LengthProfile:
     """How many windows there are of each length: tokens -> count."""
 
@@ -148,7 +167,10 @@ class MemoryEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpec:
-    """A card: measured where it is present, else from the catalogue."""
+    """A card: measured where it is present, else from the catalogue.
+
+    `peak_flops` is the rate of 16-bit matrix products, `fp32_flops` that of 32-bit ones.
+    """
 
     name: str
     total_bytes: int
@@ -159,6 +181,7 @@ class DeviceSpec:
     memory_bandwidth: float
     bf16: bool
     price: float | None = None
+    fp32_flops: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
