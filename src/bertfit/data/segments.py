@@ -45,6 +45,7 @@ _UNSPACED = (
 
 _CHUNK = re.compile("IM*|[^ I]+")
 _UNIT = re.compile("IM*|A(?:[AM]|J(?=A))*|(?:DM*)+|EM*T?G*(?:JEM*T?G*)*|RR?M*|[^ ]M*")
+_LETTERS = re.compile("A[AM]*")
 _ENDINGS = frozenset(
     f"{apostrophe}{ending}"
     for apostrophe in "'\u2019"
@@ -52,8 +53,6 @@ _ENDINGS = frozenset(
 )
 _ORDINALS = frozenset(("st", "nd", "rd", "th", "s"))
 
-# Under this share of CJK letters a data set is taken as written with spaces.
-_CJK_SHARE = 0.5
 # A data set of which words would lose more entities than this is tagged by characters.
 _MAX_LOST = 0.05
 _SAMPLE = 2000
@@ -163,10 +162,8 @@ def choose_split(examples: Iterable[Example], task: Task = "ner") -> Split:
     """Decide once for a data set how its texts are cut.
 
     Word segmentation is `characters` and part-of-speech tagging `words`, by their nature. For
-    entities it is `characters` if most letters are ideographs or kana, or if cutting the *text*
-    into words would make over 5% of the entities unreachable (their edge lies inside a word).
-    Words of a file count as such only if they hold several characters on average where text
-    without words will have to be tagged as well.
+    entities it is `characters` if the texts hold more ideographs and kana than words of letters, or
+    if words would make over 5% of the entities unreachable (an edge lies inside a word).
 
     Args:
         examples: A sample; at most 2,000 are read.
@@ -176,20 +173,19 @@ def choose_split(examples: Iterable[Example], task: Task = "ner") -> Split:
         return "characters"
     if task == "pos":
         return "words"
-    ideographs = letters = entities = lost = 0
+    ideographs = letter_runs = entities = lost = 0
     for example in islice(examples, _SAMPLE):
         found = classes(example.text)
-        num_ideographs = found.count(_IDEOGRAPH)
-        ideographs += num_ideographs
-        letters += num_ideographs + found.count(_LETTER)
+        ideographs += found.count(_IDEOGRAPH)
+        letter_runs += sum(1 for _run in _LETTERS.finditer(found))
         if example.entities:
-            units = word_units(example.text)
+            units = units_of(example, "words")
             starts = {start for start, _end in units}
             ends = {end for _start, end in units}
             entities += len(example.entities)
             lost += sum(
                 entity.start not in starts or entity.end not in ends for entity in example.entities
             )
-    if letters and ideographs > _CJK_SHARE * letters:
+    if ideographs > letter_runs:
         return "characters"
     return "characters" if lost > _MAX_LOST * entities else "words"
