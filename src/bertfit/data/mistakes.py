@@ -11,6 +11,7 @@ from bertfit.types import Entity, Example
 MistakeKind = Literal["missed", "invented", "wrong-edge", "wrong-type"]
 MISTAKE_KINDS: tuple[MistakeKind, ...] = ("missed", "invented", "wrong-edge", "wrong-type")
 _CONTEXT_CHARACTERS = 20
+_SHOWN_CHARACTERS = 160
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,9 @@ class Mistake:
         start = max(min(span.start for span in spans) - num_characters, 0)
         end = min(max(span.end for span in spans) + num_characters, len(text))
         marks: dict[int, list[str]] = {}
-        for span, opening, closing in ((self.predicted, "{", "}"), (self.gold, "[", "]")):
+        pairs = [(self.gold, "[", "]"), (self.predicted, "{", "}")]
+        # The longer one outside, so that the marks nest.
+        for span, opening, closing in sorted(pairs, key=_size, reverse=True):
             if span is not None:
                 marks.setdefault(span.end, []).insert(0, closing)
                 marks.setdefault(span.start, []).append(opening)
@@ -37,7 +40,7 @@ class Mistake:
             "".join(marks.get(i, ())) + (text[i] if i < end else "") for i in range(start, end + 1)
         )
         before, after = "…" if start else "", "…" if end < len(text) else ""
-        return before + " ".join(shown.split()) + after
+        return before + _shortened(shown) + after
 
     def __str__(self) -> str:
         """Say what is wrong, where, and show it."""
@@ -62,8 +65,21 @@ def _messages() -> dict[MistakeKind, str]:
 def _shown(example: Example, entity: Entity | None) -> str:
     if entity is None:
         return ""
-    surface = " ".join(example.text[entity.start : entity.end].split())
+    surface = _shortened(example.text[entity.start : entity.end])
     return f"{entity.label} '{surface}' {entity.start}-{entity.end}"
+
+
+def _size(marked: tuple[Entity | None, str, str]) -> int:
+    span = marked[0]
+    return span.end - span.start if span is not None else 0
+
+
+def _shortened(text: str) -> str:
+    """Put a text on one line and leave its middle out if it is long."""
+    line = " ".join(text.split())
+    if len(line) <= _SHOWN_CHARACTERS:
+        return line
+    return f"{line[: _SHOWN_CHARACTERS // 2]} … {line[-_SHOWN_CHARACTERS // 2 :]}"
 
 
 def mistakes(example: Example, predicted: Iterable[Entity]) -> list[Mistake]:
