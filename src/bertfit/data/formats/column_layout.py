@@ -6,7 +6,7 @@ Refuses nothing: where the content does not look like columns, there is no layou
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from bertfit.data.formats.options import ReadOptions
 from bertfit.data.formats.problems import ProblemLog
@@ -26,11 +26,13 @@ _SEPARATOR_NAMES = {"tab": "\t", "space": " ", "comma": ",", "whitespace": ""}
 _TAG = re.compile(r"[BIMELSUW][-_].+|[Oo]", re.DOTALL)
 _BARE_TAG = re.compile(r"[BIMELSUWO]")
 _INDEXED = re.compile(r"(.|\D+)(\d+)", re.DOTALL)
-_CHUNKS = set("NP VP PP ADVP ADJP SBAR PRT CONJP INTJ LST UCP".split())
-_HEADER_NAMES = set(
+_CHUNKS = "NP VP PP ADVP ADJP SBAR PRT CONJP INTJ LST UCP"
+_CHUNK_LABELS = frozenset(_CHUNKS.split())
+_COLUMN_NAMES = (
     "id idx index sentence sentence_id sent_id word words token tokens form text char character "
-    "tag tags label labels ner ner_tag ner_tags pos upos xpos lemma chunk entity bio iob".split()
+    "tag tags label labels ner ner_tag ner_tags pos upos xpos lemma chunk entity bio iob"
 )
+_HEADER_NAMES = frozenset(_COLUMN_NAMES.split())
 _SPACE_MARKS = ({"+", "-"}, {"SpaceAfter=No", "_"})
 _NO_SPACE = {"-", "SpaceAfter=No"}
 
@@ -58,8 +60,8 @@ class ColumnLayout:
     space: int | None = None
     indexed: bool = False
     header: bool = False
-    joining: Joining = Joining()
-    reading: TagReading = TagReading()
+    joining: Joining = field(default_factory=Joining)
+    reading: TagReading = field(default_factory=TagReading)
 
     def fields(self, line: str) -> list[str]:
         """Cut a line into its columns; more or fewer than `num_columns` if it does not fit."""
@@ -126,9 +128,7 @@ def find_layout(file: TextFile, options: ReadOptions, *, named: bool) -> ColumnL
     return _columns(draft, sentences, lines, options, named, file)
 
 
-def _shape(
-    rows: Sequence[str], options: ReadOptions, named: bool
-) -> tuple[str, int] | None:
+def _shape(rows: Sequence[str], options: ReadOptions, named: bool) -> tuple[str, int] | None:
     """Return the separator and the number of columns."""
     if options.separator is not None:
         wanted = _SEPARATOR_NAMES.get(options.separator, options.separator)
@@ -226,9 +226,7 @@ def _without_remarks(tags: Counter[str]) -> Counter[str]:
     return Counter(tagged) if sum(tagged.values()) >= 0.95 * tags.total() else tags
 
 
-def _header(
-    lines: Sequence[str], first: Sequence[str], options: ReadOptions
-) -> list[str] | None:
+def _header(lines: Sequence[str], first: Sequence[str], options: ReadOptions) -> list[str] | None:
     """Return the names of the columns, if a line says them."""
     for line in lines[:1]:
         if line.startswith("# global.columns ="):
@@ -243,7 +241,15 @@ def _word_column(sentences: Sequence[Sequence[Sequence[str]]], header: list[str]
     if len(sentences[0][0]) == 1:
         return 0
     for column, name in enumerate(header or ()):
-        if name.strip().lower() in ("word", "words", "token", "tokens", "form", "char", "character"):
+        if name.strip().lower() in (
+            "word",
+            "words",
+            "token",
+            "tokens",
+            "form",
+            "char",
+            "character",
+        ):
             return column
     steps = good = 0
     for sentence in sentences:
@@ -319,11 +325,9 @@ def _layers(shaped: Sequence[int], values: Sequence[Counter[str]]) -> tuple[int,
     GermEval keeps nested entities in a second column; CoNLL-2003 keeps chunks in another.
     """
     labels = {c: {tag[2:] for tag in values[c] if len(tag) > 2} for c in shaped}
-    shaped = [c for c in shaped if not labels[c] or not labels[c] <= _CHUNKS] or list(shaped)
+    shaped = [c for c in shaped if not labels[c] or not labels[c] <= _CHUNK_LABELS] or list(shaped)
     last = labels[shaped[-1]]
-    return tuple(
-        c for c in shaped if c == shaped[-1] or last <= labels[c] or labels[c] <= last
-    )
+    return tuple(c for c in shaped if c == shaped[-1] or last <= labels[c] or labels[c] <= last)
 
 
 def _is_indexed(sentences: Sequence[Sequence[str]]) -> bool:

@@ -24,7 +24,9 @@ def decode_json(text: str, path: str, line: int) -> tuple[Any, Problem | None]:
         return None, _fault(error, path, line)
 
 
-def json_lines(file: TextFile, log: ProblemLog, limit_bytes: int | None = None) -> Iterator[JsonLine]:
+def json_lines(
+    file: TextFile, log: ProblemLog, limit_bytes: int | None = None
+) -> Iterator[JsonLine]:
     """Yield (line, value, fault) for a file with one JSON value a line; blank lines are nothing.
 
     A line that could not be read at all is reported by the file and has neither value nor fault.

@@ -29,7 +29,7 @@ def task_records(task: Mapping[str, Any]) -> list[SpanRecord] | None:
     if text is None:
         return None
     rest = {key: value for key, value in task.items() if key not in _ANNOTATION_KEYS}
-    annotations = next((task[key] for key in _ANNOTATION_KEYS if isinstance(task.get(key), list)))
+    annotations = next(task[key] for key in _ANNOTATION_KEYS if isinstance(task.get(key), list))
     finished = [
         each for each in annotations if isinstance(each, dict) and not each.get("was_cancelled")
     ]
@@ -60,7 +60,8 @@ def _annotation_record(
             others.append(item)
             continue
         # `start` of marked-up text counts inside one element; the global offsets count the text.
-        place = value.get("globalOffsets") if isinstance(value.get("globalOffsets"), dict) else value
+        overall = value.get("globalOffsets")
+        place = overall if isinstance(overall, dict) else value
         start, end = place.get("start"), place.get("end")
         labels = value.get("labels", value.get(str(kind)))
         if not isinstance(start, int) or not isinstance(end, int):

@@ -102,7 +102,7 @@ def count_matches(text: str, spans: Sequence[StoredSpan], convention: Convention
 
 
 def same_surface(found: str | None, span: StoredSpan) -> bool:
-    """Compare a surface with the stored one; tools write line breaks as spaces or as `\\n`."""
+    """Compare a surface with the stored one; tools write line breaks in other ways."""
     stored = span.surface
     if found == stored:
         return True

@@ -1,39 +1,84 @@
 """The door of all readers: what is this file, and who reads it."""
 
+import csv
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
-from bertfit.data.formats.column_layout import ColumnLayout, find_layout
+from bertfit.data.formats.brat import find_documents, read_brat
+from bertfit.data.formats.column_layout import find_layout
 from bertfit.data.formats.columns import read_columns
+from bertfit.data.formats.conllu import is_conllu, read_conllu
 from bertfit.data.formats.intake import Intake
 from bertfit.data.formats.json_values import decode_json, json_document, json_lines
 from bertfit.data.formats.options import ReadOptions
 from bertfit.data.formats.problems import ProblemLog
-from bertfit.data.formats.records import read_records
-from bertfit.data.formats.source import TextFile, text_file
+from bertfit.data.formats.records import Row, read_records
+from bertfit.data.formats.running import (
+    find_pair,
+    find_segmented,
+    find_slashed,
+    pair_reading,
+    read_pair,
+    read_segmented,
+    read_slashed,
+    read_text,
+    refuse_tags_alone,
+)
+from bertfit.data.formats.source import HEAD_BYTES, TextFile, text_file
+from bertfit.data.formats.tables import (
+    ClassNames,
+    arrow_rows,
+    csv_rows,
+    find_delimiter,
+    hub_rows,
+    is_token_table,
+    parquet_rows,
+    parquet_shards,
+    saved_files,
+    token_rows,
+)
 from bertfit.errors import DataError
 from bertfit.language import _
 from bertfit.types import Example, Task
 
-FORMATS = ("jsonl", "json", "columns")
+# Name -> what it is; the names are those of `--format`.
+FORMATS = (
+    "jsonl",
+    "json",
+    "columns",
+    "conllu",
+    "words",
+    "slash",
+    "pair",
+    "csv",
+    "parquet",
+    "arrow",
+    "brat",
+    "datasets",
+    "hub",
+    "text",
+)
+HUB_PREFIX = "hub:"
+AS_FOUND = ReadOptions()
 _Reader = Callable[[Intake], Iterator[Example]]
+_Table = Callable[[], tuple[Iterator[Row], ClassNames]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Recognised:
+class Recognised:
     """A format, the task its content stands for, and its reader."""
 
     name: str
-    task: Task
     read: _Reader
+    task: Task = "ner"
 
 
 def read(
     path: str | Path,
-    options: ReadOptions = ReadOptions(),
+    options: ReadOptions = AS_FOUND,
     problems: ProblemLog | None = None,
 ) -> Iterator[Example]:
     """Read the examples of a file or folder as a stream.
@@ -51,21 +96,21 @@ def read(
             faults, if there are any and `on_error` is `refuse`.
     """
     recognised = _recognise(str(path), options)
-    log = ProblemLog() if problems is None else problems
-    return _stream(recognised, Path(path), options, log)
+    return _stream(recognised, path, options, ProblemLog() if problems is None else problems)
 
 
 def _stream(
-    recognised: _Recognised, path: Path, options: ReadOptions, log: ProblemLog
+    recognised: Recognised, path: str | Path, options: ReadOptions, log: ProblemLog
 ) -> Iterator[Example]:
     before = log.count("error")
-    stem = TextFile(path=path).stem
-    yield from recognised.read(Intake(path, stem, options, log))
+    place = Path(path)
+    stem = TextFile(path=place).stem if place.name else str(path)
+    yield from recognised.read(Intake(place, stem, options, log))
     if options.on_error == "refuse" and log.count("error") > before:
         log.raise_errors()
 
 
-def sniff(path: str | Path, options: ReadOptions = ReadOptions()) -> str:
+def sniff(path: str | Path, options: ReadOptions = AS_FOUND) -> str:
     """Return the name of the format of a file or folder.
 
     Raises:
@@ -74,7 +119,7 @@ def sniff(path: str | Path, options: ReadOptions = ReadOptions()) -> str:
     return _recognise(str(path), options).name
 
 
-def task_of(path: str | Path, options: ReadOptions = ReadOptions()) -> Task:
+def task_of(path: str | Path, options: ReadOptions = AS_FOUND) -> Task:
     """Return the task that a file's annotation stands for: entities, words or parts of speech.
 
     Raises:
@@ -83,45 +128,222 @@ def task_of(path: str | Path, options: ReadOptions = ReadOptions()) -> Task:
     return _recognise(str(path), options).task
 
 
-def _recognise(path: str, options: ReadOptions) -> _Recognised:
+def _recognise(path: str, options: ReadOptions) -> Recognised:
+    wanted = options.format
+    if wanted is not None and wanted not in FORMATS:
+        raise DataError(
+            _("there is no format '{name}'. Choose one of {formats}.").format(
+                name=wanted, formats=", ".join(FORMATS)
+            )
+        )
+    if wanted == "hub" or path.startswith(HUB_PREFIX):
+        name = path.removeprefix(HUB_PREFIX)
+        return _tables("hub", [lambda: hub_rows(name)], options)
     place = Path(path)
-    file = text_file(place)
-    head = file.head()
-    if options.format in (None, "json", "jsonl"):
-        found = _json(file, head)
-        if found is not None:
-            return found
-    layout = find_layout(file, options, named=options.format == "columns")
-    if layout is not None:
-        return _Recognised(
-            name="columns",
-            task=layout.reading.task,
-            read=lambda intake: read_columns(file, layout, intake),
+    if not place.exists():
+        raise DataError(
+            _(
+                "{path} does not exist. Check the path; a data set of the Hugging Face hub is "
+                "written hub:owner/name."
+            ).format(path=path)
+        )
+    pair = find_pair(place) if wanted in (None, "pair") else None
+    if pair is not None:
+        return _pair(pair, options)
+    if wanted in (None, "brat"):
+        documents = find_documents(place)
+        if documents:
+            return Recognised(name="brat", read=lambda intake: read_brat(documents, intake))
+    if place.is_dir():
+        return _folder(place, options)
+    found = _binary(place, options) or _text(place, options)
+    if found is not None:
+        return found
+    if wanted is not None:
+        raise DataError(
+            _("{path} does not look like the format '{name}'.").format(path=path, name=wanted)
         )
     raise DataError(
-        _(
-            "{path} is of no known format. Name one of {formats} with --format if it is one."
-        ).format(path=path, formats=", ".join(FORMATS))
+        _("{path} is of no known format. Name one with --format: {formats}.").format(
+            path=path, formats=", ".join(FORMATS)
+        )
     )
 
 
-def _json(file: TextFile, head: bytes) -> _Recognised | None:
-    text = head.decode("utf-8", "replace").lstrip()
+def _pair(pair: tuple[Path, Path], options: ReadOptions) -> Recognised:
+    words, tags = (text_file(each) for each in pair)
+    how = pair_reading(words, tags, options)
+    return Recognised(
+        name="pair",
+        task=how.reading.task,
+        read=lambda intake: read_pair(words, pair[1], how, intake),
+    )
+
+
+def _folder(place: Path, options: ReadOptions) -> Recognised:
+    arrow = saved_files(place)
+    if arrow is not None:
+        return _tables("datasets", [_arrow(each) for each in arrow], options)
+    shards = parquet_shards(place)
+    if shards:
+        return _tables("parquet", [_parquet(each) for each in shards], options)
+    names = sorted(each.name for each in place.iterdir())[:10]
+    raise DataError(
+        _(
+            "{path} is a folder, but neither of brat (.txt with .ann), nor of `datasets`, nor of "
+            "Parquet files, nor sentences.txt with tags.txt. Name a file in it: {names}."
+        ).format(path=place, names=", ".join(names) or "-")
+    )
+
+
+def _arrow(path: Path) -> _Table:
+    return lambda: arrow_rows(path)
+
+
+def _parquet(path: Path) -> _Table:
+    return lambda: parquet_rows(path)
+
+
+def _tables(name: str, tables: Sequence[_Table], options: ReadOptions) -> Recognised:
+    names = tables[0]()[1]
+
+    def rows() -> Iterator[Row]:
+        return chain.from_iterable(table()[0] for table in tables)
+
+    return Recognised(
+        name=name,
+        task=options.task or "ner",
+        read=lambda intake: read_records(rows, intake, names),
+    )
+
+
+def _binary(place: Path, options: ReadOptions) -> Recognised | None:
+    with place.open("rb") as file:
+        magic = file.read(8)
+    if magic[:4] == b"PAR1":
+        return _tables("parquet", [_parquet(place)], options)
+    if magic[:6] == b"ARROW1" or (magic[:4] == b"\xff\xff\xff\xff" and place.suffix == ".arrow"):
+        return _tables("arrow", [_arrow(place)], options)
+    if magic[:2] == b"PK":
+        raise DataError(
+            _("{path} is a zip archive or an Excel file. Unpack it, or save it as CSV.").format(
+                path=place
+            )
+        )
+    return None
+
+
+def _text(place: Path, options: ReadOptions) -> Recognised | None:
+    file = text_file(place)
+    wanted = options.format
+    if wanted in (None, "json", "jsonl"):
+        found = _json(file, wanted)
+        if found is not None or wanted is not None:
+            return found
+    log = ProblemLog()
+    lines = [line for _n, line in file.lines(log, HEAD_BYTES) if line is not None]
+    lines = [line for line in lines if line.strip()]
+    if not lines:
+        log.raise_errors()
+        return None
+    if wanted == "text":
+        return Recognised(name="text", read=lambda intake: read_text(file, intake))
+    if wanted == "conllu" or (wanted is None and is_conllu(lines)):
+        task = options.task or "pos"
+        return Recognised(
+            name="conllu", task=task, read=lambda intake: read_conllu(file, task, intake)
+        )
+    if wanted in (None, "csv"):
+        found = _csv(file, lines, options)
+        if found is not None or wanted is not None:
+            return found
+    return _columns_or_running(file, lines, options)
+
+
+def _json(file: TextFile, wanted: str | None) -> Recognised | None:
+    text = file.head().decode("utf-8", "replace").lstrip()
     if text[:1] not in ("{", "["):
         return None
     lines = [line for line in text.split("\n")[:20] if line.strip()]
-    is_lines = any(decode_json(line, "", 0)[1] is None for line in lines[:-1] or lines)
+    is_lines = any(_is_record_line(line) for line in (lines[:-1] or lines))
     # One line that holds an array of records is a document; one that holds a record is not.
-    if is_lines and not (len(lines) == 1 and text.startswith("[{")):
-        return _Recognised(
+    is_document = len(lines) == 1 and text.startswith("[")
+    if wanted == "jsonl" or (wanted is None and is_lines and not is_document):
+        return Recognised(
             name="jsonl",
-            task="ner",
             read=lambda intake: read_records(lambda: json_lines(file, intake.log), intake),
         )
-    if re.match(r'\{\s*["}]|\[\s*[\[{\]"]', text) is None:
+    # A column file can begin with a bracket too: "[ O".
+    if wanted is None and re.match(r'\{\s*["}]|\[\s*[\[{\]"]', text) is None:
         return None
-    return _Recognised(
-        name="json",
-        task="ner",
-        read=lambda intake: read_records(lambda: json_document(file), intake),
+    return Recognised(
+        name="json", read=lambda intake: read_records(lambda: json_document(file), intake)
     )
+
+
+def _is_record_line(line: str) -> bool:
+    value, fault = decode_json(line, "", 0)
+    return fault is None and isinstance(value, dict | list) and bool(value)
+
+
+def _csv(file: TextFile, lines: list[str], options: ReadOptions) -> Recognised | None:
+    delimiter = find_delimiter(lines[0])
+    if delimiter is None:
+        return None
+    names = next(csv.reader([lines[0]], delimiter=delimiter))
+    if is_token_table(names):
+        return Recognised(
+            name="csv",
+            task=options.task or "ner",
+            read=lambda intake: read_records(
+                lambda: token_rows(file, delimiter, intake.log), intake
+            ),
+        )
+    if not _holds_lists(file, delimiter) and options.format is None:
+        return None  # one word a row, and no sentence named: blank lines separate sentences
+    return Recognised(
+        name="csv",
+        task=options.task or "ner",
+        read=lambda intake: read_records(lambda: csv_rows(file, delimiter, intake.log), intake),
+    )
+
+
+def _holds_lists(file: TextFile, delimiter: str) -> bool:
+    for _line, row, _fault in csv_rows(file, delimiter, ProblemLog()):
+        if row is not None:
+            return any(isinstance(value, list | dict) for value in row.values())
+    return False
+
+
+def _columns_or_running(
+    file: TextFile, lines: list[str], options: ReadOptions
+) -> Recognised | None:
+    wanted = options.format
+    if wanted in (None, "slash"):
+        slashed = find_slashed(lines, options, named=wanted == "slash")
+        if slashed is not None:
+            return Recognised(
+                name="slash",
+                task=slashed.reading.task,
+                read=lambda intake: read_slashed(file, slashed, intake),
+            )
+    if wanted in (None, "columns"):
+        layout = find_layout(file, options, named=wanted == "columns")
+        if layout is not None:
+            return Recognised(
+                name="columns",
+                task=layout.reading.task,
+                read=lambda intake: read_columns(file, layout, intake),
+            )
+    if wanted in (None, "words"):
+        segmented = find_segmented(lines, named=wanted == "words")
+        if segmented is not None:
+            return Recognised(
+                name="words",
+                task="segmentation",
+                read=lambda intake: read_segmented(file, segmented, intake),
+            )
+    if wanted is not None:
+        return None
+    refuse_tags_alone(file.path, lines)
+    return Recognised(name="text", read=lambda intake: read_text(file, intake))

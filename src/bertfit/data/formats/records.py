@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, cast
 
+from bertfit.data.formats.column_layout import is_tag
 from bertfit.data.formats.intake import Intake
 from bertfit.data.formats.label_studio import is_task, task_records
 from bertfit.data.formats.offsets import (
@@ -155,7 +156,7 @@ def _proved_without_surface(record: SpanRecord) -> Convention | None:
 def _as_mapping(raw: Any) -> Mapping[str, Any] | None:
     """Return the record as a mapping; spaCy's training data is `[text, {"entities": ...}]`."""
     if isinstance(raw, dict):
-        return raw
+        return _with_words(raw)
     if (
         isinstance(raw, list)
         and len(raw) == 2
@@ -164,6 +165,28 @@ def _as_mapping(raw: Any) -> Mapping[str, Any] | None:
     ):
         return {"text": raw[0], **raw[1]}
     return None
+
+
+def _with_words(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Give words to a text whose tags are a list: its characters, or what spaces separate."""
+    if _tokens_key(record) is not None:
+        return record
+    text_key = find_text(record)
+    tags_key = next(
+        (
+            key
+            for key, value in record.items()
+            if (_is_words(value) and all(is_tag(tag) for tag in value))
+            or (key in TAG_KEYS and isinstance(value, str) and is_tag(value))
+        ),
+        None,
+    )
+    if text_key is None or tags_key is None:
+        return record
+    text, tags = record[text_key], record[tags_key]
+    words = list(text) if len(text) == len(tags) else text.split(" ")
+    rest = {key: value for key, value in record.items() if key != text_key}
+    return {TOKEN_KEYS[0]: words, **rest, tags_key: [tags] if isinstance(tags, str) else tags}
 
 
 def _examples(
@@ -219,9 +242,9 @@ def _span_example(
     record: SpanRecord, line: int, findings: _Findings, intake: Intake
 ) -> Example | None:
     faults = [
-        intake.problem(line, kind, _("{span} is no span with a start, an end and a label.").format(
-            span=shown
-        ))
+        intake.problem(
+            line, kind, _("{span} is no span with a start, an end and a label.").format(span=shown)
+        )
         for kind, shown in record.faults
     ]
     entities: tuple[Entity, ...] | None = None
@@ -330,7 +353,11 @@ def _is_words(value: Any) -> bool:
 
 
 def _tokens_key(record: Mapping[str, Any]) -> str | None:
-    return next((key for key in TOKEN_KEYS if _is_words(record.get(key))), None)
+    for key in TOKEN_KEYS:
+        value = record.get(key)
+        if _is_words(value) or (value == [] and key in ("tokens", "words")):
+            return key
+    return None
 
 
 def _tags_key(record: Mapping[str, Any], tokens_key: str, intake: Intake) -> str | None:
@@ -397,9 +424,7 @@ def _word_example(
         message = _("{words} words, but {tags} tags.").format(words=len(words), tags=len(tags))
         faults.append(intake.problem(line, "length-mismatch", message))
     extra = {
-        key: value
-        for key, value in record.items()
-        if key not in (tokens_key, findings.tags_key)
+        key: value for key, value in record.items() if key not in (tokens_key, findings.tags_key)
     }
     example = tagged_example(
         words,

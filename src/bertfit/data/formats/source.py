@@ -91,13 +91,17 @@ class TextFile:
                 break
         return b"".join(parts)[:size]
 
-    def lines(self, log: ProblemLog, limit_bytes: int | None = None) -> Iterator[Line]:
+    def lines(
+        self, log: ProblemLog, limit_bytes: int | None = None, *, keep_returns: bool = False
+    ) -> Iterator[Line]:
         """Yield (line number from 1, text without its line end), None for what is unusable.
 
         Args:
             log: Told of lines that are not UTF-8, hold NUL bytes or are too long.
             limit_bytes: Stop after about as many bytes, at the end of a line.
+            keep_returns: Leave the carriage return that stands before a line feed.
         """
+        returns = "" if keep_returns else "\r"
         number = 0
         read = 0
         pending = b""
@@ -108,7 +112,8 @@ class TextFile:
                 if not skipping:
                     pending += chunk
                     if len(pending) > MAX_LINE_BYTES:
-                        yield number + 1, self._report_long(number + 1, log)
+                        self._report_long(number + 1, log)
+                        yield number + 1, None
                         pending, skipping = b"", True
                 continue
             block = pending + chunk[:cut]
@@ -120,15 +125,15 @@ class TextFile:
                     pending = chunk[cut + 1 :]
                     continue
             pending = chunk[cut + 1 :]
-            for number, line in self._decode(block, number, log):
-                yield number, line
+            yield from self._decode(block, number, log, returns)
+            number += block.count(self.newline) + 1
             read += len(block)
             if limit_bytes is not None and read >= limit_bytes:
                 return
         if pending and not skipping:
-            yield from self._decode(pending, number, log)
+            yield from self._decode(pending, number, log, returns)
 
-    def _decode(self, block: bytes, number: int, log: ProblemLog) -> Iterator[Line]:
+    def _decode(self, block: bytes, number: int, log: ProblemLog, returns: str) -> Iterator[Line]:
         """Split a block of whole lines; the fast way where all of it is good."""
         if b"\0" not in block:
             try:
@@ -138,13 +143,13 @@ class TextFile:
             else:
                 for line in text.split(self.newline.decode()):
                     number += 1
-                    yield number, line.removesuffix("\r")
+                    yield number, line.removesuffix(returns)
                 return
         for raw in block.split(self.newline):
             number += 1
-            yield number, self._decode_line(raw, number, log)
+            yield number, self._decode_line(raw, number, log, returns)
 
-    def _decode_line(self, raw: bytes, number: int, log: ProblemLog) -> str | None:
+    def _decode_line(self, raw: bytes, number: int, log: ProblemLog, returns: str) -> str | None:
         if b"\0" in raw:
             self._report(
                 number,
@@ -156,7 +161,7 @@ class TextFile:
             )
             return None
         try:
-            return raw.decode("utf-8").removesuffix("\r")
+            return raw.decode("utf-8").removesuffix(returns)
         except UnicodeDecodeError as error:
             self._report(
                 number,

@@ -10,7 +10,16 @@ from typing import Any
 
 from bertfit.data.formats.offsets import StoredSpan
 
-TEXT_KEYS = ("text", "data", "content", "sentence", "column_data", "raw_text", "context", "document")
+TEXT_KEYS = (
+    "text",
+    "data",
+    "content",
+    "sentence",
+    "column_data",
+    "raw_text",
+    "context",
+    "document",
+)
 SPAN_KEYS = (
     "entities",
     "label",
@@ -153,12 +162,14 @@ def _read_span(item: Any) -> list[StoredSpan] | str:
     labels = _labels(item)
     points = item.get("points")
     places = points if isinstance(points, list) else [item]
-    spans = []
+    spans: list[StoredSpan] = []
     for place in places:
         pair = _pair(place) if isinstance(place, dict) else None
         if pair is None:
             return "bad-span"
-        surface = next((place[key] for key in _SURFACE_KEYS if _is_surface(place, key, labels)), None)
+        surface = next(
+            (place[key] for key in _SURFACE_KEYS if _is_surface(place, key, labels)), None
+        )
         spans.extend(StoredSpan(*pair, label, surface) for label in labels)
     return spans if labels else "no-label"
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from bertfit.data.formats.intake import Intake
 from bertfit.data.formats.words import Joining, join_words
@@ -46,7 +46,7 @@ def tag_reading(
                 scheme=scheme, schemes=", ".join(SCHEMES)
             )
         )
-    found = cast(Scheme, scheme) if scheme else _likely_scheme(tags, orphans)
+    found = scheme if scheme else _likely_scheme(tags, orphans)
     outside = "O" in tags or "o" in tags
     bare = all(len(tag) == 1 for tag in tags)
     one_each = found == "none" and (task == "pos" or (task is None and not outside))

@@ -78,7 +78,5 @@ def _space(left: str, right: str, joining: Joining) -> bool:
         if joining.characters and (len(left) == 1 or len(right) == 1):
             return False
         a, b = left[-1:], right[:1]
-        return (
-            a.isalnum() and b.isalnum() and not _unspaced.match(a) and not _unspaced.match(b)
-        )
+        return a.isalnum() and b.isalnum() and not _unspaced.match(a) and not _unspaced.match(b)
     return not (_unspaced.match(left[-1:]) and _unspaced.match(right[:1]))
