@@ -19,7 +19,7 @@ from bertfit.data.tags import (
     transitions,
 )
 from bertfit.errors import DataError
-from bertfit.types import Encoding
+from bertfit.types import Encoding, LabelScheme
 
 LABELS = ("PER", "O", "creative-work", "PER.NOM", "B_x", "S-S")
 
@@ -209,6 +209,14 @@ def test_transitions_allow_exactly_the_sequences_that_need_no_repair(encoding: E
             start[ids[0]] and end[ids[-1]] and allowed[ids[0], ids[1]] and allowed[ids[1], ids[2]]
         )
         assert legal == (not repairs), [scheme.tags[i] for i in ids]
+
+
+def test_a_label_without_a_begin_tag_may_begin_with_its_inside_tag() -> None:
+    scheme = LabelScheme(labels=("A", "B"), encoding="bio", tags=("O", "I-A", "B-B", "I-B"))
+    allowed, start, end = transitions(scheme)
+    assert start.tolist() == [True, True, True, False]
+    assert allowed[:, 1].tolist() == [True, True, True, True]
+    assert allowed[:, 3].tolist() == [False, False, True, True]
 
 
 def test_bare_labels_may_follow_each_other_freely() -> None:

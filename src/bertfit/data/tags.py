@@ -267,12 +267,14 @@ def transitions(
         return allowed, start, end
     closing = scheme.encoding == "bioes"
     roles = [split_tag(tag) for tag in scheme.tags]
+    has_begin = {label for role, label in roles if role == "B"}
     for j, (role, label) in enumerate(roles):
-        start[j] = role not in ("I", "E")
+        goes_on = role in ("I", "E") and label in has_begin
+        start[j] = not goes_on
         end[j] = not (closing and role in ("B", "I"))
         for i, (before, label_before) in enumerate(roles):
             is_open = before in ("B", "I")
-            if role in ("I", "E"):
+            if goes_on:
                 allowed[i, j] = is_open and label_before == label
             elif closing:
                 allowed[i, j] = not is_open
