@@ -213,7 +213,7 @@ def test_transitions_allow_exactly_the_sequences_that_need_no_repair(encoding: E
 
 def test_a_label_without_a_begin_tag_may_begin_with_its_inside_tag() -> None:
     scheme = LabelScheme(labels=("A", "B"), encoding="bio", tags=("O", "I-A", "B-B", "I-B"))
-    allowed, start, end = transitions(scheme)
+    allowed, start, _end = transitions(scheme)
     assert start.tolist() == [True, True, True, False]
     assert allowed[:, 1].tolist() == [True, True, True, True]
     assert allowed[:, 3].tolist() == [False, False, True, True]

