@@ -95,9 +95,7 @@ class Scorer:
 
 
 def _are_apart(entities: Sequence[Entity]) -> bool:
-    return all(
-        before.end <= after.start for before, after in pairwise(entities)
-    )
+    return all(before.end <= after.start for before, after in pairwise(entities))
 
 
 def _label_score(support: int, predicted: int, correct: int) -> LabelScore:
