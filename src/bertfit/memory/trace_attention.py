@@ -1,0 +1,79 @@
+"""Scaled dot product attention as a CUDA card would do it: which kernel, and what it is given.
+
+Source: aten/src/ATen/native/transformers/attention.cpp and cuda/sdp_utils.cpp of PyTorch 2.14.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bertfit.memory.trace_autocast import active, cast_all
+from bertfit.memory.trace_functions import CudaFace, handles
+
+aten = torch.ops.aten
+
+
+def choose_kernel(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    *,
+    capability: tuple[int, int],
+    dropout: float,
+) -> str:
+    """Return `flash`, `efficient` or `math`, in the order of preference that CUDA has."""
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    head, value_head = query.shape[-1], value.shape[-1]
+    dense = all(x.stride(-1) == 1 for x in (query, key, value))
+    needs_grad = any(x.requires_grad for x in (query, key, value)) and torch.is_grad_enabled()
+    del needs_grad
+    if half and capability >= (8, 0) and mask is None and head <= 256 and head == value_head and dense:
+        return "flash"
+    if query.dtype == torch.bfloat16 and capability < (8, 0):
+        return "math"
+    if query.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        return "math"
+    tensor_cores = capability >= (8, 0) or (half and capability >= (7, 0))
+    alignment = 4 if capability >= (8, 0) else 1
+    if tensor_cores:
+        alignment = max(alignment, 128 // (16 if half else 32))
+    if head % alignment or value_head % alignment or not dense:
+        return "math"
+    return "efficient"
+
+
+def _as_bias(mask: Tensor | None, dtype: torch.dtype, face: CudaFace) -> Tensor | None:
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    zero = torch.zeros((), dtype=dtype, device="meta")
+    low = torch.zeros((), dtype=dtype, device="meta")
+    return torch.where(mask, zero, low)
+
+
+@handles(F.scaled_dot_product_attention)
+def _attention(face, func, args, kwargs):
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    q, k, v, mask = given["query"], given["key"], given["value"], given.get("attn_mask")
+    dropout, causal = given.get("dropout_p", 0.0), given.get("is_causal", False)
+    scale = given.get("scale")
+    if active():
+        q, k, v, mask = cast_all(face, (q, k, v, mask), torch.get_autocast_dtype("cuda"))
+    kernel = choose_kernel(
+        q, k, v, mask, capability=face.ops.card.compute_capability, dropout=dropout
+    )
+    face.recorder.attention_kernels.add(kernel)
+    if kernel == "flash":
+        return torch.ops.aten._scaled_dot_product_flash_attention(
+            q, k, v, dropout, causal, False, scale=scale
+        )[0]
+    mask = _as_bias(mask, q.dtype, face)
+    if kernel == "efficient":
+        grad = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+        if mask is not None:
+            mask = mask.expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+        return torch.ops.aten._scaled_dot_product_efficient_attention(
+            q, k, v, mask, grad, dropout, causal, scale=scale
+        )[0]
+    raise NotImplementedError

@@ -1,0 +1,212 @@
+"""Above autograd: lets meta tensors pass for tensors of a CUDA card.
+
+Python code sees `cuda` where a tensor lies on the card, the real decisions of CUDA's dropout,
+autocast and scaled dot product attention are taken here, and values read back come from the host.
+"""
+
+import weakref
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from bertfit.memory.trace_ops import OpTrace
+from bertfit.memory.trace_recorder import Recorder
+
+Handler: TypeAlias = Callable[
+    ["CudaFace", Callable[..., object], tuple[object, ...], dict[str, object]], object
+]
+HANDLERS: dict[object, Handler] = {}
+
+CUDA = torch.device("cuda", 0)
+META = torch.device("meta")
+CPU = torch.device("cpu")
+
+
+def handles(*functions: object) -> Callable[[Handler], Handler]:
+    """Register the stand-in of torch functions."""
+
+    def register(handler: Handler) -> Handler:
+        for function in functions:
+            HANDLERS[function] = handler
+        return handler
+
+    return register
+
+
+class CudaFace(TorchFunctionMode):
+    """Stands between Python code and torch while a program is traced."""
+
+    def __init__(self, recorder: Recorder, ops: OpTrace, *, reads: bool) -> None:
+        super().__init__()
+        self.recorder = recorder
+        self.ops = ops
+        self.reads = reads
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: tuple[type, ...],
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        """Answer in CUDA's place, or pass the call on."""
+        keywords = kwargs or {}
+        handler = HANDLERS.get(func)
+        before, self.ops.from_python = self.ops.from_python, True
+        try:
+            if handler is not None:
+                return handler(self, func, args, keywords)
+            if "device" in keywords:
+                keywords = {**keywords, "device": to_meta(keywords["device"])}
+            return func(*args, **keywords)
+        finally:
+            self.ops.from_python = before
+
+    def device_of(self, tensor: Tensor) -> torch.device:
+        """Return the device that Python code is shown."""
+        if not tensor.is_meta:
+            return tensor.device
+        return CUDA if self.recorder.on_card(tensor) else CPU
+
+
+def to_meta(device: object) -> object:
+    """Replace a CUDA device by the one that stands for it."""
+    if device is None or isinstance(device, int):
+        return META if isinstance(device, int) else None
+    device = torch.device(device)  # type: ignore[arg-type]
+    return META if device.type == "cuda" else device
+
+
+# --- attributes
+
+
+@handles(Tensor.device.__get__)  # type: ignore[attr-defined]
+def _device(face, func, args, kwargs):
+    return face.device_of(args[0])
+
+
+@handles(Tensor.is_cuda.__get__)
+def _is_cuda(face, func, args, kwargs):
+    return args[0].is_meta and face.recorder.on_card(args[0])
+
+
+@handles(Tensor.is_meta.__get__)
+def _is_meta(face, func, args, kwargs):
+    return False
+
+
+@handles(Tensor.is_cpu.__get__)
+def _is_cpu(face, func, args, kwargs):
+    return face.device_of(args[0]).type == "cpu"
+
+
+@handles(Tensor.get_device)
+def _get_device(face, func, args, kwargs):
+    return 0 if face.device_of(args[0]).type == "cuda" else -1
+
+
+# --- moving and reading
+
+
+@handles(Tensor.to)
+def _to(face, func, args, kwargs):
+    tensor, device, dtype = args[0], kwargs.get("device"), kwargs.get("dtype")
+    copy = kwargs.get("copy", False)
+    memory_format = kwargs.get("memory_format", torch.preserve_format)
+    flags = []
+    for argument in args[1:]:
+        if isinstance(argument, torch.dtype):
+            dtype = argument
+        elif isinstance(argument, torch.device | str | int) and not isinstance(argument, bool):
+            device = argument
+        elif isinstance(argument, Tensor):
+            device, dtype = face.device_of(argument), argument.dtype
+        elif isinstance(argument, bool):
+            flags.append(argument)
+    if len(flags) > 1:
+        copy = flags[1]
+    here = face.device_of(tensor)
+    if isinstance(device, int):
+        there = CUDA
+    else:
+        there = here if device is None else torch.device(device)
+    wanted = dtype or tensor.dtype
+    if there.type == here.type:
+        return func(tensor, dtype=wanted, copy=copy, memory_format=memory_format)
+    if there.type == "cuda":
+        if tensor.is_meta:
+            return face.ops.like(tensor, wanted)
+        return func(tensor, device=META, dtype=wanted, memory_format=memory_format)
+    return torch.zeros(tensor.shape, dtype=wanted)
+
+
+@handles(Tensor.cuda)
+def _cuda(face, func, args, kwargs):
+    return _to(face, Tensor.to, (args[0], CUDA), {})
+
+
+@handles(Tensor.cpu)
+def _cpu(face, func, args, kwargs):
+    return _to(face, Tensor.to, (args[0], CPU), {})
+
+
+@handles(Tensor.item, Tensor.__bool__, Tensor.__float__, Tensor.__int__, Tensor.tolist)
+def _item(face, func, args, kwargs):
+    tensor = args[0]
+    if not tensor.is_meta:
+        return func(*args, **kwargs)
+    value = torch.zeros(tensor.shape, dtype=tensor.dtype)
+    if tensor.dtype == torch.bool and face.reads:
+        value.fill_(True)
+    return func(value)
+
+
+@handles(F.dropout)
+def _dropout(face, func, args, kwargs):
+    names = ("input", "p", "training", "inplace")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    x, p, training = given["input"], given.get("p", 0.5), given.get("training", True)
+    # aten/src/ATen/native/Dropout.cpp: CUDA has one kernel for it unless p is 0 or 1.
+    if x.is_meta and 0 < p < 1 and training and x.numel():
+        return torch.native_dropout(x, p, True)[0]
+    return func(*args, **kwargs)
+
+
+@handles(Tensor.backward, torch.autograd.backward)
+def _backward(face, func, args, kwargs):
+    """Run the engine under the mode: what hooks run in it (checkpoints) is Python again."""
+    names = ("gradient", "retain_graph", "create_graph", "inputs")
+    given = dict(zip(names, args[1:], strict=False)) | kwargs
+    roots = args[0] if isinstance(args[0], tuple | list) else (args[0],)
+    gradients = given.get("gradient", given.get("grad_tensors"))
+    if gradients is None or isinstance(gradients, Tensor):
+        gradients = (gradients,) * len(roots)
+    gradients = [
+        torch.ones_like(root, memory_format=torch.preserve_format) if g is None else g
+        for root, g in zip(roots, gradients, strict=True)
+    ]
+    keep = given.get("retain_graph")
+    create = given.get("create_graph", False)
+    inputs = given.get("inputs") or ()
+    ops, recorder = face.ops, face.recorder
+    phase = recorder.phase
+    recorder.phase = "backward"
+    ops.in_backward, ops.from_python = True, False
+    try:
+        with face:
+            torch.autograd.graph._engine_run_backward(
+                tuple(roots),
+                tuple(gradients),
+                create if keep is None else keep,
+                create,
+                tuple(inputs),
+                allow_unreachable=True,
+                accumulate_grad=True,
+            )
+    finally:
+        ops.in_backward, ops.from_python = False, True
+        recorder.phase = phase

@@ -1,0 +1,175 @@
+"""Below autograd: what each aten operation allocates on the card.
+
+A dispatch mode runs the operation on meta tensors, which have sizes and lifetimes but no bytes.
+Views, in-place and pointwise operations allocate their outputs and nothing else; every other
+operation needs a rule, or the trace stops and names it.
+"""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from bertfit.errors import ModelError
+from bertfit.language import _
+from bertfit.memory.kernels import Card
+from bertfit.memory.trace_recorder import Recorder
+
+Arguments: TypeAlias = tuple[object, ...]
+Keywords: TypeAlias = dict[str, object]
+Rule: TypeAlias = Callable[["OpTrace", OpOverload, Arguments, Keywords], object]
+
+RULES: dict[OpOverload, Rule] = {}
+# Outputs only, as the CUDA kernels are written; the meta kernel gives shape and dtype.
+PLAIN: set[OpOverload] = set()
+
+
+def rule(*overloads: OpOverload) -> Callable[[Rule], Rule]:
+    """Register how operations allocate."""
+
+    def register(function: Rule) -> Rule:
+        for overload in overloads:
+            RULES[overload] = function
+        return function
+
+    return register
+
+
+class OpTrace(TorchDispatchMode):
+    """Watches every operation under it and writes allocations and returns to a recorder."""
+
+    def __init__(self, recorder: Recorder, card: Card) -> None:
+        super().__init__()
+        self.recorder = recorder
+        self.card = card
+        self.blas_threads: set[bool] = set()
+        self.workspaces: list[Tensor] = []
+        # Whether Python code called what runs now; autograd's engine calls from C++.
+        self.from_python = True
+        self.in_backward = False
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Nothing is compiled here, and the wrapper would import torch._dynamo, which takes a second.
+        return False
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: tuple[type, ...],
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
+    ) -> object:
+        """Run one operation and note what it allocates."""
+        with torch._C.DisableTorchFunction():  # rules see tensors as they are
+            return self._run(func, args, kwargs or {})
+
+    def _run(self, func: OpOverload, args: Arguments, keywords: Keywords) -> object:
+        recorder = self.recorder
+        if self.in_backward and not self.from_python:
+            node = torch._C._current_autograd_node()
+            recorder.module = recorder.module_of_node(node._sequence_nr()) if node else ""
+        recorder.op = func._opname
+        function = RULES.get(func)
+        if function is not None:
+            return function(self, func, args, keywords)
+        if func in PLAIN or _allocates_outputs_only(func):
+            PLAIN.add(func)
+            return self.note_all(func(*args, **keywords), args)
+        if not _touches_card(args):
+            return self.note_all(func(*args, **keywords), args)
+        if func._opname.startswith("_foreach_"):
+            return self.foreach(func, args)
+        raise ModelError(
+            _(
+                "The memory of the operation {operation} is not known, so the need of this model "
+                "cannot be predicted. Please report the model and this name."
+            ).format(operation=str(func))
+        )
+
+    def note_all(self, out: object, args: Arguments = ()) -> object:
+        """Follow every output that lies on the card."""
+        if isinstance(out, Tensor):
+            if out.device.type == "meta" and not self._is_host(args):
+                self.recorder.note(out)
+        elif isinstance(out, tuple | list):
+            for part in out:
+                self.note_all(part, args)
+        return out
+
+    def _is_host(self, args: Arguments) -> bool:
+        """Say whether an operation works on meta tensors that stand for memory of the host."""
+        for argument in args:
+            first = argument[0] if isinstance(argument, list | tuple) and argument else argument
+            if isinstance(first, Tensor) and first.device.type == "meta":
+                return not self.recorder.on_card(first)
+        return False
+
+    def foreach(self, func: OpOverload, args: Arguments) -> object:
+        """Give every out-of-place foreach operation one output per tensor, in-place ones nothing."""
+        if func._opname.endswith("_"):
+            return None
+        tensors = args[0]
+        assert isinstance(tensors, list | tuple)
+        return [self.like(x) for x in tensors]
+
+    def in_engine(self) -> bool:
+        """Say whether autograd's engine itself called, not Python code that it runs."""
+        return self.in_backward and not self.from_python
+
+    # --- what rules are written with
+
+    def new(self, shape: object, dtype: torch.dtype) -> Tensor:
+        """Allocate a contiguous tensor on the card."""
+        out = torch.empty(shape, dtype=dtype, device="meta")  # type: ignore[call-overload]
+        self.recorder.note(out)
+        return out  # type: ignore[no-any-return]
+
+    def like(self, tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """Allocate as `empty_like` does: dense strides are kept."""
+        out = torch.empty_like(tensor, dtype=dtype)
+        self.recorder.note(out)
+        return out
+
+    def contiguous(self, tensor: Tensor) -> Tensor:
+        """Return the tensor, or a contiguous copy on the card."""
+        if tensor.is_contiguous():
+            return tensor
+        return self.new(tensor.shape, tensor.dtype)
+
+    def temporary(self, *sizes_bytes: int) -> None:
+        """Take blocks inside a kernel and return them in reverse order."""
+        self.recorder.temporary(*sizes_bytes)
+
+    def blas(self) -> None:
+        """Make the cuBLAS workspace of this thread at its first use.
+
+        Source: aten/src/ATen/cuda/CublasHandlePool.cpp. Handles belong to threads; on the card
+        the backward has a thread of its own, so there are two once it has run.
+        """
+        backward = self.in_backward
+        if backward not in self.blas_threads:
+            self.blas_threads.add(backward)
+            workspace = self.new((self.card.cublas_workspace_bytes,), torch.uint8)
+            self.recorder.categorize(workspace, "workspace")
+            self.workspaces.append(workspace)
+
+
+def _touches_card(args: Arguments) -> bool:
+    for argument in args:
+        parts = argument if isinstance(argument, list | tuple) else (argument,)
+        if any(isinstance(part, Tensor) and part.device.type == "meta" for part in parts):
+            return True
+    return False
+
+
+def _allocates_outputs_only(func: OpOverload) -> bool:
+    if torch.Tag.pointwise in func.tags:
+        return True
+    returns = func._schema.returns
+    return bool(returns) and all(
+        r.alias_info is not None and not r.alias_info.is_write for r in returns
+    )

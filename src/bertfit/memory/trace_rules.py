@@ -1,0 +1,299 @@
+"""The rules of operations that take more than their outputs, or whose CUDA form differs.
+
+Each follows the CUDA implementation of PyTorch 2.14 that it names; allocation order matters, for
+the allocator's choice of blocks depends on it.
+"""
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from bertfit.memory import kernels
+from bertfit.memory.trace_ops import PLAIN, Arguments, Keywords, OpTrace, rule
+
+aten = torch.ops.aten
+
+# Kernels that allocate their outputs and nothing else.
+PLAIN.update(
+    {
+        aten.empty.memory_format,
+        aten.empty_strided.default,
+        aten.empty_like.default,
+        aten.new_empty.default,
+        aten.zeros.default,
+        aten.zeros_like.default,
+        aten.ones.default,
+        aten.ones_like.default,
+        aten.full.default,
+        aten.full_like.default,
+        aten.new_zeros.default,
+        aten.new_ones.default,
+        aten.new_full.default,
+        aten.scalar_tensor.default,
+        aten.arange.default,
+        aten.arange.start,
+        aten.arange.start_step,
+        aten.clone.default,
+        aten._to_copy.default,
+        aten.copy_.default,
+        aten.fill_.Scalar,
+        aten.zero_.default,
+        aten.cat.default,
+        aten.gather.default,
+        aten.index_select.default,
+        aten.native_dropout_backward.default,
+        aten._softmax_backward_data.default,
+        aten._log_softmax_backward_data.default,
+        aten.threshold_backward.default,
+        aten.masked_fill_.Scalar,
+        aten.tril.default,
+        aten.triu.default,
+    }
+)
+
+
+@rule(aten.native_dropout.default)
+def _native_dropout(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    x: Tensor = args[0]  # type: ignore[assignment]
+    mask = t.like(x, torch.bool)
+    return t.like(x), mask
+
+
+@rule(aten.native_layer_norm.default)
+def _layer_norm(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    x, shape = args[0], args[1]
+    assert isinstance(x, Tensor) and isinstance(shape, list | tuple)
+    x = t.contiguous(x)
+    out = t.like(x)
+    stats = [*x.shape[: x.ndim - len(shape)], *[1] * len(shape)]
+    half = x.dtype in (torch.float16, torch.bfloat16)
+    dtype = torch.float32 if half else x.dtype
+    return out, t.new(stats, dtype), t.new(stats, dtype)
+
+
+@rule(aten.native_layer_norm_backward.default)
+def _layer_norm_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    grad, x, shape, mean, rstd, weight, bias, wanted = args
+    out = [None, None, None]
+    out[0] = t.like(x) if wanted[0] else None
+    out[1] = t.like(weight) if wanted[1] and weight is not None else None
+    out[2] = t.like(bias) if wanted[2] and bias is not None else None
+    return tuple(out)
+
+
+@rule(aten._softmax.default, aten._log_softmax.default)
+def _softmax(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    x, dim, half_to_float = args
+    return t.new(x.shape, torch.float32 if half_to_float else x.dtype)
+
+
+@rule(aten.nll_loss_forward.default)
+def _nll_loss(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    x = args[0]
+    reduction = args[3]
+    out = t.new(() if reduction or x.ndim == 1 else (x.shape[0],), x.dtype)
+    return out, t.new((), x.dtype)
+
+
+@rule(aten.nll_loss_backward.default)
+def _nll_loss_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    return t.like(args[1])
+
+
+@rule(aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default)
+def _matmul(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    out = t.note_all(func(*args, **kwargs))
+    t.blas()
+    return out
+
+
+@rule(aten.embedding.default)
+def _embedding(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    weight, indices = args[0], args[1]
+    flat = t.contiguous(indices)
+    out = t.new((*indices.shape, weight.shape[1]), weight.dtype)
+    del flat
+    return out
+
+
+@rule(aten.embedding_dense_backward.default)
+def _embedding_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    grad, indices, num_weights = args[0], args[1], args[2]
+    indices = t.contiguous(indices)
+    grad = t.contiguous(grad)
+    return t.new((num_weights, grad.shape[-1]), grad.dtype)
+
+
+def _reduction_sizes(t: OpTrace, x: Tensor, dims: list[int], **more: int) -> tuple[int, ...]:
+    """Bring a reduction into the form that `kernels.reduction` knows."""
+    dims = [d % x.ndim for d in dims] if x.ndim else []
+    kept = reduced = 1
+    for d, n in enumerate(x.shape):
+        if d in dims:
+            reduced *= n
+        else:
+            kept *= n
+    strides = [(x.stride(d), d) for d in range(x.ndim) if x.shape[d] > 1]
+    if not strides:
+        return ()
+    stride, fastest = min(strides)
+    size = x.shape[fastest]
+    vector = 4 if size % 4 == 0 else 2 if size % 2 == 0 else 1
+    return kernels.reduction(
+        t.card,
+        kept=kept,
+        reduced=reduced,
+        fastest_reduced=fastest in dims,
+        element_bytes=x.element_size(),
+        vector=vector,
+        contiguous=stride == 1,
+        **more,
+    )
+
+
+_WITH_DIMS = {aten.sum.dim_IntList, aten.mean.dim, aten.amax.default, aten.amin.default}
+_NORMS = {aten.linalg_vector_norm.default: 2, aten.norm.ScalarOpt_dim: 2, aten.norm.Scalar: 9}
+_WITH_DIM = {aten.argmax.default, aten.all.dim, aten.any.dim}
+
+
+@rule(
+    *_WITH_DIMS,
+    *_WITH_DIM,
+    *_NORMS,
+    aten.sum.default,
+    aten.mean.default,
+    aten.all.default,
+    aten.any.default,
+    aten.max.default,
+    aten.min.default,
+)
+def _reduce(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    x = args[0]
+    dims = list(range(x.ndim))
+    if func in _WITH_DIMS and len(args) > 1 and args[1]:
+        dims = list(args[1])
+    elif func in _WITH_DIM and len(args) > 1 and args[1] is not None:
+        dims = [args[1]]
+    elif func in _NORMS and len(args) > _NORMS[func] and args[_NORMS[func]]:
+        dims = list(args[_NORMS[func]])
+    out = t.note_all(func(*args, **kwargs))
+    t.temporary(*_reduction_sizes(t, x, dims))
+    return out
+
+
+@rule(aten._scaled_dot_product_efficient_attention.default)
+def _efficient(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    q, k, v, bias, wanted = args[:5]
+    batch, heads, length, _ = q.shape
+    out = t.new((batch, length, heads, v.shape[-1]), q.dtype)
+    saved = kernels.round_up(length, kernels.EFFICIENT_LSE_ALIGNMENT) if wanted else 0
+    lse = t.new((batch, heads, saved), torch.float32)
+    seed = torch.empty((), dtype=torch.int64)
+    return out.transpose(1, 2), lse, seed, torch.empty((), dtype=torch.int64)
+
+
+@rule(aten._scaled_dot_product_efficient_attention_backward.default)
+def _efficient_backward(
+    t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords
+) -> object:
+    grad, q, k, v, bias, out = args[:6]
+    batch, heads, length, size = q.shape
+    grad_q = t.new((batch, length, heads, size), q.dtype)
+    grad_k = t.new((batch, k.shape[2], heads, size), q.dtype)
+    grad_v = t.new((batch, k.shape[2], heads, v.shape[-1]), q.dtype)
+    product = t.new((batch, length, heads, size), torch.float32)
+    total = t.new((batch, length, heads), torch.float32)
+    delta = t.new((batch, heads, length), torch.float32)
+    del total, product
+    workspace = t.new((batch * heads * (length * size * 4 + 32),), torch.uint8)
+    del delta, workspace
+    return grad_q.transpose(1, 2), grad_k.transpose(1, 2), grad_v.transpose(1, 2), None
+
+
+@rule(aten._scaled_dot_product_flash_attention.default)
+def _flash(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    q, k, v = args[:3]
+    batch, heads, length, _ = q.shape
+    out = t.new((batch, length, heads, v.shape[-1]), q.dtype)
+    lse = t.new((batch, heads, length), torch.float32)
+    host = torch.empty((), dtype=torch.int64)
+    return out.transpose(1, 2), lse, None, None, length, k.shape[2], host, host.clone(), None
+
+
+@rule(aten._scaled_dot_product_flash_attention_backward.default)
+def _flash_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    grad, q, k, v, out = args[:5]
+    batch, heads, length, size = q.shape
+    rounded = kernels.round_up(length, 128)
+    grad_q = t.new((batch, length, heads, size), q.dtype)
+    grad_k = t.new((batch, k.shape[2], heads, size), q.dtype)
+    grad_v = t.new((batch, k.shape[2], heads, v.shape[-1]), q.dtype)
+    softmax_d = t.new((batch, heads, rounded), torch.float32)
+    accumulator = t.new((batch, rounded, heads, size), torch.float32)
+    del softmax_d, accumulator
+    return grad_q.transpose(1, 2), grad_k.transpose(1, 2), grad_v.transpose(1, 2)
+
+
+@rule(aten._foreach_norm.Scalar)
+def _foreach_norm(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """Source: aten/src/ATen/native/cuda/ForeachReduceOp.cu, `foreach_tensor_norm_cuda`."""
+    tensors = args[0]
+    chunks = max(kernels.ceil_div(x.numel(), kernels.FOREACH_CHUNK) for x in tensors)
+    partial = t.new((len(tensors) * chunks,), torch.float32)
+    out = [t.new((), x.dtype) for x in tensors]
+    del partial
+    return out
+
+
+@rule(
+    aten._fused_adamw_.default,
+    aten._fused_adamw_.tensor_lr,
+    aten._fused_adam_.default,
+    aten._fused_sgd_.default,
+    aten._amp_foreach_non_finite_check_and_unscale_.default,
+)
+def _in_place_lists(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    return None
+
+
+@rule(aten._amp_update_scale_.default)
+def _first_in_place(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    return args[0]
+
+
+@rule(aten.stack.default)
+def _stack(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    return t.note_all(func(*args, **kwargs))
+
+
+@rule(aten.add.Tensor)
+def _add(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """Add in place where autograd sums gradients that nobody else holds.
+
+    Source: torch/csrc/autograd/input_buffer.cpp, `can_accumulate_inplace`. Under a dispatch mode
+    autograd itself never does it, so it is done here.
+    """
+    old = args[0]
+    if t.in_engine() and isinstance(old, Tensor) and _held_once(old):
+        return old
+    return t.note_all(func(*args, **kwargs), args)
+
+
+def _held_once(tensor: Tensor) -> bool:
+    # The buffer of the engine, the argument list, and the two names in Python.
+    return (
+        tensor._use_count() <= 5
+        and torch._C._storage_Use_Count(tensor.untyped_storage()._cdata) <= 2
+        and torch.ops.aten.is_non_overlapping_and_dense.default(tensor)
+    )
+
+
+@rule(aten.index.Tensor)
+def _index(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """Source: aten/src/ATen/native/TensorAdvancedIndexing.cpp, `make_info`: indices are expanded."""
+    given = [index for index in args[1] if index is not None]
+    shape = torch.broadcast_shapes(*(index.shape for index in given))
+    copies = [t.contiguous(index.expand(shape)) for index in given]
+    out = t.note_all(func(*args, **kwargs), args)
+    del copies
+    return out
