@@ -107,6 +107,13 @@ def test_a_word_after_white_space_is_marked_and_one_after_none_is_not() -> None:
     ]  # fmt: skip
 
 
+def test_the_first_word_of_a_text_is_marked_as_the_tokenizer_marks_it() -> None:
+    assert pieces("byte-bpe", "the")[0][0][0] == "t"
+    assert pieces("prefix-byte-bpe", "the")[0][0][0] == "Ġ"
+    assert pieces("strip-unigram", "(the (the")[1] == ["t", "h", "e"]
+    assert pieces("strip-unigram", "the (the")[0] == ["▁the"]
+
+
 def test_special_tokens_in_a_text_are_text() -> None:
     ids = flatten(text_tokenizer("wordpiece").cut(example("[SEP] x"), "words").pieces)
     assert backend("wordpiece").token_to_id("[SEP]") not in ids

@@ -19,7 +19,7 @@ SENTENCES = (
 )
 WORDS = sorted({word for text in SENTENCES for word in text.lower().split() if word.isalpha()})
 
-TINY = ("wordpiece", "unigram", "byte-bpe", "prepend-bpe")
+TINY = ("wordpiece", "unigram", "strip-unigram", "byte-bpe", "prefix-byte-bpe", "prepend-bpe")
 REAL = ("minilm", "e5")
 
 
@@ -58,6 +58,28 @@ def _unigram() -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
     )
+    return tokenizer
+
+
+def _strip_unigram() -> Tokenizer:
+    """As DeBERTa-v3 and ALBERT do it: white space stripped, accents gone, one Metaspace."""
+    tokenizer = _unigram()
+    tokenizer.normalizer = normalizers.Sequence(
+        [
+            normalizers.Strip(),
+            normalizers.NFKD(),
+            normalizers.StripAccents(),
+            normalizers.Lowercase(),
+        ]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=True)
+    return tokenizer
+
+
+def _prefix_byte_bpe() -> Tokenizer:
+    """As RoBERTa does it for words of their own: the first one is marked too."""
+    tokenizer = _byte_bpe()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     return tokenizer
 
 
@@ -107,7 +129,9 @@ def backend(name: str) -> Tokenizer:
     makers = {
         "wordpiece": _wordpiece,
         "unigram": _unigram,
+        "strip-unigram": _strip_unigram,
         "byte-bpe": _byte_bpe,
+        "prefix-byte-bpe": _prefix_byte_bpe,
         "prepend-bpe": _prepend_bpe,
     }
     return makers[name]()
