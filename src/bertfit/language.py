@@ -58,3 +58,8 @@ def _chinese() -> dict[str, str]:
 def _(message: str) -> str:
     """Translate a message of the program, or return it as it is."""
     return _chinese().get(message, message) if current_language() == "zh" else message
+
+
+def N_(message: str) -> str:
+    """Mark a constant for translation; `_` translates it where it is shown."""
+    return message

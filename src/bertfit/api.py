@@ -1,0 +1,53 @@
+"""The Python interface: what `import bertfit` offers."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from bertfit.config import JobConfig, Precision
+from bertfit.data.formats import ReadOptions
+from bertfit.data.mistakes import Mistake
+from bertfit.jobs.evaluate import EvaluateReport
+from bertfit.jobs.evaluate import evaluate as _evaluate
+from bertfit.jobs.predict import Predictor, load
+from bertfit.jobs.train import TrainReport, train
+
+__all__ = ["EvaluateReport", "JobConfig", "Predictor", "TrainReport", "evaluate", "load", "train"]
+
+
+def evaluate(
+    model: str | Predictor,
+    files: Sequence[Path | str],
+    *,
+    options: ReadOptions | None = None,
+    device: str | None = None,
+    precision: Precision | None = None,
+    progress: bool = True,
+    say: Callable[[str], None] = lambda message: None,
+    on_mistake: Callable[[Mistake], None] | None = None,
+) -> EvaluateReport:
+    """Score a tagger on annotated files.
+
+    Args:
+        model: run folder, model folder, hub id, or a predictor that is already loaded.
+        files: annotated data in any format that bertfit reads.
+        options: how to read them; None looks at the content.
+        device: where to run; None takes the fastest device here.
+        precision: None takes the fastest that keeps the quality.
+        progress: show a progress bar on stderr.
+        say: told about repairs and what was left out.
+        on_mistake: told every mistake, with its context.
+
+    Raises:
+        BertfitError: see `bertfit.errors`.
+    """
+    predictor = (
+        model if isinstance(model, Predictor) else load(model, device=device, precision=precision)
+    )
+    return _evaluate(
+        predictor,
+        [Path(file) for file in files],
+        options or ReadOptions(),
+        progress=progress,
+        say=say,
+        on_mistake=on_mistake,
+    )

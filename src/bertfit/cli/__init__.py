@@ -1,0 +1,103 @@
+"""The command line: arguments to an api call, its result to lines and an exit code; no logic.
+
+Only the command that was asked for is imported, so that `--help` loads neither torch nor pydantic.
+"""
+
+import sys
+from importlib import import_module
+
+from bertfit.errors import BertfitError, ConfigError
+from bertfit.language import LANGUAGES, N_, _, use_language
+
+# command -> module under bertfit.cli with `command` (a function) or `app` (sub-commands), one line
+COMMANDS = {
+    "train": N_("Train a tagger from labelled files."),
+    "evaluate": N_("Score a tagger on labelled files."),
+    "predict": N_("Find the entities of texts."),
+    "data": N_("Check, count and convert labelled files."),
+    "doctor": N_("Say what this machine can do and what is in the way."),
+    "demo": N_("Train, score and use a small tagger on built-in data."),
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        arguments = _take_language(arguments)
+        return _run(arguments)
+    except BertfitError as error:
+        print(_("error: {message}").format(message=error), file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print(_("stopped."), file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output has gone: `bertfit ... | head`
+        sys.stderr.close()
+        return 0
+
+
+def _take_language(arguments: list[str]) -> list[str]:
+    """Take `--lang zh` out of the arguments, wherever it stands: help texts need it first."""
+    rest: list[str] = []
+    position = 0
+    while position < len(arguments):
+        argument = arguments[position]
+        if argument == "--":
+            return rest + arguments[position:]
+        if argument == "--lang" or argument.startswith("--lang="):
+            name = argument[7:] if "=" in argument else "".join(arguments[position + 1 :][:1])
+            position += 1 if "=" in argument else 2
+            if name not in LANGUAGES:
+                raise ConfigError(
+                    _("--lang '{name}': use one of {known}.").format(
+                        name=name, known=", ".join(LANGUAGES)
+                    )
+                )
+            use_language(name)
+            continue
+        rest.append(argument)
+        position += 1
+    return rest
+
+
+def _run(arguments: list[str]) -> int:
+    import typer
+
+    app = typer.Typer(
+        name="bertfit",
+        help=_("BERT-family sequence labellers inside a fixed amount of GPU memory."),
+        epilog=_("--lang zh|en chooses the language of every command."),
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    @app.callback(invoke_without_command=True)
+    def options(
+        version: bool = typer.Option(False, "--version", help=_("Print the version.")),
+    ) -> None:
+        if version:
+            from bertfit import __version__
+
+            print(f"bertfit {__version__}")
+            raise typer.Exit
+
+    wanted = next((argument for argument in arguments if not argument.startswith("-")), None)
+    for name, summary in COMMANDS.items():
+        if name != wanted:
+            app.command(name, help=_(summary))(_not_loaded)
+            continue
+        module = import_module(f"bertfit.cli.{name}")
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=name, help=_(summary))
+        else:
+            app.command(name, help=_(summary))(module.command)
+    result = app(arguments, standalone_mode=False)
+    return result if isinstance(result, int) else 0
+
+
+def _not_loaded() -> None:
+    """Stand in the list of commands for one that was not asked for."""

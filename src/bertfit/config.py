@@ -1,0 +1,246 @@
+"""What the user asks for: one record, the source of the flags, the YAML file and the Python names.
+
+Names are those of `transformers.TrainingArguments` where that name exists. `None` means that
+bertfit chooses.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
+
+from bertfit.errors import ConfigError
+from bertfit.language import N_, _
+
+Precision = Literal["fp32", "bf16", "fp16"]
+
+
+class JobConfig(BaseModel):
+    """One training job.
+
+    Raises:
+        ConfigError: from `job_config`, with every fault at once.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    model: str = Field(
+        min_length=1,
+        description=N_("run folder, model folder, hub id, or 'tiny' (built from the data)"),
+    )
+    train_file: list[Path] = Field(
+        min_length=1, description=N_("training data, one or several files")
+    )
+    eval_file: list[Path] = Field(default=[], description=N_("dev data, one or several files"))
+    eval_fraction: float = Field(
+        default=0.1,
+        ge=0,
+        lt=1,
+        description=N_("share of the training data held out if no dev file"),
+    )
+    output_dir: Path | None = Field(
+        default=None, description=N_("run folder to write [runs/<data>-<model>]")
+    )
+    overwrite: bool = Field(default=False, description=N_("replace a run that is already there"))
+
+    format: str | None = Field(default=None, description=N_("format of the data [by content]"))
+    file_scheme: str | None = Field(
+        default=None, description=N_("tag scheme of the files [by content]")
+    )
+    tag_column: str | None = Field(
+        default=None, description=N_("name or number of the tag column [last]")
+    )
+    separator: str | None = Field(
+        default=None, description=N_("separator of the columns [by content]")
+    )
+    offsets: Literal["code-points", "utf16", "bytes"] | None = Field(
+        default=None, description=N_("what the offsets of the files count [checked by surface]")
+    )
+    on_error: Literal["refuse", "skip"] = Field(
+        default="refuse", description=N_("what to do with records that cannot be read")
+    )
+    task: Literal["ner", "segmentation", "pos"] | None = Field(
+        default=None, description=N_("what is labelled [by format]")
+    )
+    labels: list[str] | None = Field(
+        default=None, description=N_("the labels, in order [from the data]")
+    )
+
+    scheme: Literal["bio", "bioes"] = Field(
+        default="bio", description=N_("tag scheme that the model learns")
+    )
+    split: Literal["words", "characters"] | None = Field(
+        default=None, description=N_("what gets a tag [characters for Chinese, else words]")
+    )
+    max_length: int | None = Field(
+        default=None,
+        ge=8,
+        description=N_("longest window in tokens [what the model allows, up to 512]"),
+    )
+    overlap: int | None = Field(
+        default=None, ge=0, description=N_("tokens shared by neighbouring windows [a quarter]")
+    )
+
+    num_train_epochs: int = Field(default=3, ge=1, description=N_("passes over the training data"))
+    batch_size: int = Field(default=16, ge=1, description=N_("texts in one optimizer step"))
+    learning_rate: float | None = Field(
+        default=None, gt=0, lt=1, description=N_("peak learning rate of the encoder [by its width]")
+    )
+    head_learning_rate: float | None = Field(
+        default=None, gt=0, lt=1, description=N_("peak learning rate of the new head [1e-3]")
+    )
+    weight_decay: float = Field(
+        default=0.01, ge=0, description=N_("decay of weights (no biases, norms)")
+    )
+    warmup_steps: float = Field(
+        default=0.1, ge=0, description=N_("steps of linear warm-up; below 1: share of all steps")
+    )
+    max_grad_norm: float = Field(
+        default=1.0, ge=0, description=N_("clip the gradient norm; 0: do not")
+    )
+    dropout: float | None = Field(
+        default=None, ge=0, lt=1, description=N_("dropout [the model's own]")
+    )
+    early_stopping_patience: int | None = Field(
+        default=None, ge=1, description=N_("stop after that many evaluations without a better F1")
+    )
+    eval_steps: int | None = Field(
+        default=None, ge=1, description=N_("evaluate every so many steps [each epoch]")
+    )
+    logging_steps: int = Field(
+        default=10, ge=1, description=N_("steps between two lines of the log")
+    )
+    seed: int = Field(
+        default=42, ge=0, lt=2**32, description=N_("seed of order, dropout and new weights")
+    )
+
+    device: str | None = Field(
+        default=None, description=N_("cpu, cuda, cuda:1, mps [the fastest here]")
+    )
+    precision: Precision | None = Field(
+        default=None, description=N_("[bf16, else fp16 on cards, fp32]")
+    )
+    micro_batch_tokens: int | None = Field(
+        default=None, ge=1, description=N_("padded tokens in one forward-backward")
+    )
+    attn_implementation: Literal["sdpa", "eager"] | None = Field(
+        default=None, description=N_("attention code of transformers [sdpa where the model has it]")
+    )
+    trust_remote_code: bool = Field(
+        default=False, description=N_("run the Python code that a model repository brings")
+    )
+
+    @field_validator("train_file", "eval_file", "labels", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: object) -> object:
+        return [value] if isinstance(value, str | Path) else value
+
+    @field_validator("labels")
+    @classmethod
+    def _labels_are_distinct(cls, value: list[str] | None) -> list[str] | None:
+        if value is not None and len(set(value)) < len(value):
+            raise ValueError(_("a label is listed twice"))
+        return value
+
+    @model_validator(mode="after")
+    def _overlap_leaves_room(self) -> "JobConfig":
+        if self.max_length is not None and (self.overlap or 0) > self.max_length // 2:
+            raise ValueError(
+                _("overlap {overlap} is more than half of max_length {max_length}").format(
+                    overlap=self.overlap, max_length=self.max_length
+                )
+            )
+        return self
+
+
+def reading_fields(config: type[JobConfig]) -> dict[str, FieldInfo]:
+    """Return the fields that say how files are read and where the model runs."""
+    names = ("format", "file_scheme", "tag_column", "separator", "offsets", "on_error")
+    return {name: config.model_fields[name] for name in (*names, "device", "precision")}
+
+
+def job_config(values: Mapping[str, Any], config_file: Path | None = None) -> JobConfig:
+    """Make a job from a YAML file and from values that override it.
+
+    Args:
+        values: field names of `JobConfig`; None stands for "not given".
+        config_file: YAML file with the same names.
+
+    Raises:
+        ConfigError: the file cannot be read, or values are wrong: all faults in one message.
+    """
+    merged = _read_yaml(config_file) if config_file is not None else {}
+    merged.update({name: value for name, value in values.items() if value is not None})
+    try:
+        return JobConfig.model_validate(merged)
+    except ValidationError as error:
+        raise ConfigError(_faults(error)) from None
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        with path.open(encoding="utf-8") as file:
+            loaded = yaml.safe_load(file)
+    except OSError as error:
+        raise ConfigError(
+            _("{path}: cannot be read ({reason}). Check the name of the job file.").format(
+                path=path, reason=error.strerror
+            )
+        ) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            _("{path}: is not YAML: {reason}").format(
+                path=path, reason=" ".join(str(error).split())
+            )
+        ) from None
+    if loaded is None:
+        return {}
+    if not isinstance(loaded, dict):
+        raise ConfigError(
+            _("{path}: must hold lines such as 'learning_rate: 3e-4', not a {kind}.").format(
+                path=path, kind=type(loaded).__name__
+            )
+        )
+    # YAML 1.1 reads `3e-4` as text, since it has no dot; pydantic turns it into a number.
+    return {str(name).replace("-", "_"): value for name, value in loaded.items()}
+
+
+def _faults(error: ValidationError) -> str:
+    from difflib import get_close_matches
+
+    lines = []
+    for fault in error.errors():
+        name = str(fault["loc"][0]) if fault["loc"] else ""
+        flag = "--" + name.replace("_", "-")
+        if fault["type"] == "extra_forbidden":
+            near = get_close_matches(name, JobConfig.model_fields, n=1)
+            hint = _(" Did you mean {near}?").format(near=near[0]) if near else ""
+            lines.append(_("{name}: there is no such setting.").format(name=name) + hint)
+        elif fault["type"] == "missing":
+            lines.append(_("{flag} is missing.").format(flag=flag))
+        elif not name:
+            lines.append(str(fault["msg"]).removeprefix("Value error, ") + ".")
+        else:
+            lines.append(
+                _("{flag} {value}: {reason}.").format(
+                    flag=flag,
+                    value=fault.get("input"),
+                    reason=str(fault["msg"]).removeprefix("Value error, ").rstrip("."),
+                )
+            )
+    if len(lines) == 1:
+        return lines[0]
+    return _("{count} settings are wrong:").format(count=len(lines)) + "".join(
+        f"\n  {line}" for line in lines
+    )

@@ -1,0 +1,73 @@
+"""Which texts make up a step, and how a step is cut into micro-batches (law 2).
+
+The order is a pure function of (seed, epoch): nothing of it needs to be saved to resume.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from bertfit.types import IGNORED, Batch, Window
+
+
+def steps_of_epoch(num_examples: int, batch_size: int, seed: int, epoch: int) -> list[list[int]]:
+    """Return the example indices of every step: a plain seeded shuffle, cut in order.
+
+    The last step of an epoch holds what is left.
+    """
+    order = np.random.default_rng([seed, epoch]).permutation(num_examples)
+    return [order[i : i + batch_size].tolist() for i in range(0, num_examples, batch_size)]
+
+
+def cut(windows: Sequence[Window], budget_tokens: int) -> list[list[Window]]:
+    """Cut windows into micro-batches of at most `budget_tokens` padded tokens, longest first.
+
+    Longest first, so that the largest micro-batch comes first and later ones reuse its memory. A
+    window longer than the budget is a micro-batch of its own.
+    """
+    cuts: list[list[Window]] = []
+    width = 0
+    for window in sorted(windows, key=lambda w: -len(w.input_ids)):
+        if cuts and (len(cuts[-1]) + 1) * width <= budget_tokens:
+            cuts[-1].append(window)
+        else:
+            cuts.append([window])
+            width = len(window.input_ids)
+    return cuts
+
+
+def pad(windows: Sequence[Window], pad_id: int) -> Batch:
+    """Pad windows to the longest of them, on the right."""
+    lengths = [len(window.input_ids) for window in windows]
+    shape = (len(windows), max(lengths))
+    input_ids = np.full(shape, pad_id, dtype=np.int64)
+    for row, window in enumerate(windows):
+        input_ids[row, : lengths[row]] = window.input_ids
+    mask = None
+    if min(lengths) < shape[1]:
+        mask = (np.arange(shape[1]) < np.asarray(lengths)[:, None]).astype(np.int64)
+    labels = None
+    if all(window.labels is not None for window in windows):
+        labels = np.full(shape, IGNORED, dtype=np.int64)
+        for row, window in enumerate(windows):
+            assert window.labels is not None
+            labels[row, window.first_token] = window.labels
+    return Batch(
+        input_ids=input_ids,
+        attention_mask=mask,
+        labels=labels,
+        num_labelled=0 if labels is None else int((labels != IGNORED).sum()),
+        num_tokens=sum(lengths),
+    )
+
+
+def read_ahead(windows: Iterator[Window], num_windows: int) -> Iterator[list[Window]]:
+    """Group a stream of windows into lists of about `num_windows`, for sorting inside them."""
+    group: list[Window] = []
+    for window in windows:
+        group.append(window)
+        if len(group) >= num_windows:
+            yield group
+            group = []
+    if group:
+        yield group

@@ -1,0 +1,85 @@
+"""Number formats: what the device does well, autocast, and the loss scale of fp16."""
+
+from contextlib import AbstractContextManager
+
+import torch
+
+from bertfit.config import Precision
+from bertfit.errors import ConfigError
+from bertfit.language import _
+
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def cpu_has_bf16() -> bool:
+    """Say whether this processor multiplies bfloat16 in hardware (AVX512-BF16 or AMX)."""
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+
+
+def choose_precision(asked: Precision | None, device: torch.device) -> Precision:
+    """Return the asked precision, or the fastest whose result is the same class of quality.
+
+    Raises:
+        ConfigError: the device cannot do what was asked.
+    """
+    if device.type == "cuda":
+        has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        # Compute capability 6.x computes fp16 at a small fraction of fp32's rate.
+        has_fp16 = torch.cuda.get_device_capability(device) >= (7, 0)
+    else:
+        has_bf16 = device.type == "cpu" and cpu_has_bf16()
+        has_fp16 = device.type == "mps"
+    if asked is None:
+        return "bf16" if has_bf16 else "fp16" if has_fp16 and device.type == "cuda" else "fp32"
+    if asked == "bf16" and device.type == "cuda" and not has_bf16:
+        raise ConfigError(
+            _(
+                "--precision bf16: this card ({device}) has no bfloat16. Use fp16 or fp32, or "
+                "leave --precision out."
+            ).format(device=torch.cuda.get_device_name(device))
+        )
+    if asked == "fp16" and device.type == "cpu":
+        raise ConfigError(
+            _("--precision fp16: not on a CPU. Use bf16 or fp32, or leave --precision out.")
+        )
+    return asked
+
+
+def autocast(
+    precision: Precision, device: torch.device, cache: bool = True
+) -> AbstractContextManager[object]:
+    """Return the autocast context of a precision; fp32 gives one that is switched off."""
+    return torch.autocast(
+        device.type,
+        dtype=_AUTOCAST.get(precision, torch.bfloat16),
+        enabled=precision != "fp32",
+        cache_enabled=cache,
+    )
+
+
+class LossScale:
+    """The scale that keeps fp16 gradients from vanishing; grows slowly, halves on overflow.
+
+    Values as in `torch.amp.GradScaler`. Kept on the host: a refused step is run again at the lower
+    scale (law 3), so the host must know of it before the next step anyway.
+    """
+
+    GROWTH_INTERVAL = 2000
+
+    def __init__(self, scale: float = 65536.0, good_steps: int = 0) -> None:
+        self.scale = scale
+        self.good_steps = good_steps
+
+    def accept(self) -> None:
+        """Count a step that went well; double the scale after `GROWTH_INTERVAL` of them."""
+        self.good_steps += 1
+        if self.good_steps == self.GROWTH_INTERVAL:
+            self.scale *= 2
+            self.good_steps = 0
+
+    def refuse(self) -> bool:
+        """Halve the scale; False when it is already so small that scaling is not the cause."""
+        self.scale /= 2
+        self.good_steps = 0
+        return self.scale >= 1.0

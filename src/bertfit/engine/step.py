@@ -1,0 +1,96 @@
+"""The only forward and backward of training, and the only forward of everything else (law 1).
+
+What is traced to predict memory is `train_step` and `forward` of this file.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from bertfit.config import Precision
+from bertfit.engine.optim import Update
+from bertfit.engine.precision import autocast
+from bertfit.types import IGNORED, Batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """What a step leaves on the device; reading it on the host is up to the caller (law 8).
+
+    Attributes:
+        loss: () float32, mean over the labelled tokens of the whole step.
+        grad_norm: () float32, of the whole gradient, before clipping.
+        refused: () float32, 1.0 where loss or gradient was not finite: the weights are unchanged.
+    """
+
+    loss: Tensor
+    grad_norm: Tensor
+    refused: Tensor
+
+
+def forward(model: nn.Module, batch: Batch, device: torch.device) -> Tensor:
+    """Return the tag logits of a batch: (B, T, K), in the dtype that the precision gives."""
+    mask = batch.attention_mask
+    logits: Tensor = model(
+        input_ids=torch.from_numpy(batch.input_ids).to(device),
+        attention_mask=None if mask is None else torch.from_numpy(mask).to(device),
+    ).logits
+    return logits
+
+
+def token_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Sum the cross-entropy of all labelled tokens.
+
+    The caller divides, once per step, by the label count of the whole step (law 2).
+
+    Args:
+        logits: (B, T, K), any float dtype; the sum is taken in float32.
+        labels: (B, T) int64 tag ids, `IGNORED` where a token is not scored.
+
+    Returns:
+        The loss sum, () float32.
+    """
+    return nn.functional.cross_entropy(
+        logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, reduction="sum"
+    )
+
+
+def train_step(
+    model: nn.Module,
+    update: Update,
+    batches: Sequence[Batch],
+    *,
+    device: torch.device,
+    precision: Precision,
+    loss_scale: float = 1.0,
+) -> StepResult:
+    """Run one optimizer step over the micro-batches that make it up.
+
+    The loss is the sum of token losses over the labelled tokens of all micro-batches, so the cut
+    changes rounding and dropout draws and nothing else. Micro-batches without a label cost nothing.
+
+    Args:
+        model: a token classifier in training mode, on `device`.
+        update: the optimizer with its clipping; see `engine.optim.Update`.
+        batches: micro-batches with labels.
+        device: where the model is.
+        precision: fp32, or what to autocast to.
+        loss_scale: factor on the loss while its gradient is taken (fp16).
+    """
+    num_labelled = sum(batch.num_labelled for batch in batches)
+    loss = torch.zeros((), device=device)
+    update.clear()
+    for batch in batches:
+        if batch.labels is None or not batch.num_labelled:
+            continue
+        with autocast(precision, device):
+            logits = forward(model, batch, device)
+        labels = torch.from_numpy(batch.labels).to(device)
+        part = token_loss(logits, labels) / num_labelled
+        (part * loss_scale if loss_scale != 1.0 else part).backward()  # type: ignore[no-untyped-call]
+        loss += part.detach()
+        del logits, labels, part
+    grad_norm, refused = update.apply(loss, loss_scale)
+    return StepResult(loss=loss, grad_norm=grad_norm, refused=refused)

@@ -1,0 +1,173 @@
+"""What a training job learns from and is measured on: read, labelled, split."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bertfit.config import JobConfig
+from bertfit.data.formats import ProblemLog, ReadOptions, read, task_of
+from bertfit.data.segments import choose_split
+from bertfit.data.tags import label_scheme
+from bertfit.errors import DataError
+from bertfit.language import _
+from bertfit.types import Example, LabelScheme, Split, Task
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """Training and dev examples, the tags they need, and how their texts are cut."""
+
+    train: list[Example]
+    dev: list[Example]
+    task: Task
+    scheme: LabelScheme
+    split: Split
+
+
+def read_options(job: JobConfig) -> ReadOptions:
+    """Return how the job wants its files read."""
+    column = job.tag_column
+    return ReadOptions(
+        format=job.format,
+        scheme=job.file_scheme,
+        tag_column=int(column) if column and column.lstrip("-").isdigit() else column,
+        separator=job.separator,
+        offsets=job.offsets,
+        on_error=job.on_error,
+        task=job.task,
+    )
+
+
+def read_files(paths: Sequence[Path], options: ReadOptions, log: ProblemLog) -> Iterator[Example]:
+    """Read several files one after the other."""
+    for path in paths:
+        yield from read(path, options, log)
+
+
+def read_corpus(job: JobConfig, say: Say) -> Corpus:
+    """Read all files of a job.
+
+    Raises:
+        DataError: unreadable, empty or unlabelled data, or a label that `labels` does not list.
+    """
+    options = read_options(job)
+    task = job.task or task_of(job.train_file[0], options)
+    train = _annotated(job.train_file, options, say)
+    if job.eval_file:
+        dev = _annotated(job.eval_file, options, say)
+    else:
+        train, dev = _hold_out(train, job.eval_fraction, job.seed)
+        if dev:
+            say(
+                _(
+                    "No dev file: {dev} of {all} texts are held out to measure (--eval-fraction "
+                    "{fraction})."
+                ).format(dev=len(dev), all=len(dev) + len(train), fraction=job.eval_fraction)
+            )
+        else:
+            say(
+                _(
+                    "No dev file and nothing held out: the model of the last step is kept, "
+                    "unmeasured."
+                )
+            )
+    labels = _labels(job, train, dev, say)
+    return Corpus(
+        train=train,
+        dev=dev,
+        task=task,
+        scheme=label_scheme(labels, "none" if task == "pos" else job.scheme),
+        split=job.split or choose_split(train, task),
+    )
+
+
+def _annotated(paths: Sequence[Path], options: ReadOptions, say: Say) -> list[Example]:
+    log = ProblemLog()
+    examples = list(read_files(paths, options, log))
+    names = ", ".join(map(str, paths))
+    report_problems(log, say)
+    kept = [example for example in examples if example.entities is not None]
+    if len(kept) < len(examples):
+        say(
+            _("{names}: {count} of {all} texts are not annotated and are left out.").format(
+                names=names, count=len(examples) - len(kept), all=len(examples)
+            )
+        )
+    if not kept:
+        raise DataError(
+            _(
+                "{names}: holds no annotated text. Look at it with `bertfit data check {first}`."
+            ).format(names=names, first=paths[0])
+        )
+    return kept
+
+
+def report_problems(log: ProblemLog, say: Say) -> None:
+    """Say what was repaired or left out, by kind, with the first place of each."""
+    for kind, count in sorted(log.by_kind.items()):
+        first = next((p for p in log.problems if p.kind == kind), None)
+        if first is not None:
+            say(_("{count} x {kind}, first: {first}").format(count=count, kind=kind, first=first))
+
+
+def _hold_out(
+    examples: list[Example], fraction: float, seed: int
+) -> tuple[list[Example], list[Example]]:
+    """Hold out a seeded share; equal texts stay on one side, so that none leaks."""
+    if fraction == 0 or len(examples) < 2:
+        return examples, []
+    by_text: dict[str, list[int]] = {}
+    for position, example in enumerate(examples):
+        by_text.setdefault(example.text, []).append(position)
+    groups = list(by_text.values())
+    wanted = max(1, round(fraction * len(examples)))
+    held: set[int] = set()
+    for group in np.random.default_rng([seed, 1]).permutation(len(groups)):
+        if len(held) >= wanted or len(held) + len(groups[group]) >= len(examples):
+            break
+        held.update(groups[group])
+    train = [example for position, example in enumerate(examples) if position not in held]
+    return train, [examples[position] for position in sorted(held)]
+
+
+def _labels(job: JobConfig, train: list[Example], dev: list[Example], say: Say) -> tuple[str, ...]:
+    found = {side: _count_labels(examples) for side, examples in (("train", train), ("dev", dev))}
+    if job.labels is not None:
+        known = set(job.labels)
+        for example in (*train, *dev):
+            for entity in example.entities or ():
+                if entity.label not in known:
+                    raise DataError(
+                        _(
+                            "{source}: label '{label}' is not among --labels ({known}). Add it "
+                            "there, or correct the file."
+                        ).format(
+                            source=example.source, label=entity.label, known=", ".join(job.labels)
+                        )
+                    )
+        return tuple(job.labels)
+    only_dev = sorted(found["dev"].keys() - found["train"].keys())
+    if only_dev:
+        say(
+            _(
+                "Only the dev data have {labels}: the model cannot learn what train does not show, "
+                "so these {count} entities count as missed."
+            ).format(
+                labels=", ".join(only_dev), count=sum(found["dev"][label] for label in only_dev)
+            )
+        )
+    if not found["train"]:
+        say(_("The training data hold no entity: the model will learn to find none."))
+    return tuple(sorted(found["train"].keys() | found["dev"].keys()))
+
+
+def _count_labels(examples: list[Example]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for example in examples:
+        for entity in example.entities or ():
+            counts[entity.label] = counts.get(entity.label, 0) + 1
+    return counts

@@ -1,0 +1,437 @@
+"""The one door to transformers: find a model, load its weights and tokenizer, save them again.
+
+Weights are safetensors. Pickle is never read, and code that comes with a model is run only when
+the user asks for it by name.
+"""
+
+import json
+import logging
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import nn
+
+from bertfit.errors import ModelError
+from bertfit.language import _
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+HUB_TIMEOUT_SECONDS = 5
+_WANTED = ["*.json", "*.safetensors", "*.txt", "*.model"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedTokenizer:
+    """A fast tokenizer and what bertfit needs to know of it.
+
+    Attributes:
+        fast: the transformers tokenizer, for saving.
+        backend: the `tokenizers.Tokenizer` inside it.
+        prefix: ids in front of every sequence (`[CLS]`).
+        suffix: ids behind every sequence (`[SEP]`).
+    """
+
+    fast: Any
+    backend: "Tokenizer"
+    prefix: tuple[int, ...]
+    suffix: tuple[int, ...]
+    pad_id: int
+    unk_id: int
+
+
+def find_model(name: str) -> Path:
+    """Return the folder of a model given as run folder, model folder or hub id.
+
+    A folder on disk touches no network. A hub id is taken from the local cache if it is whole
+    there, else downloaded.
+
+    Raises:
+        ModelError: no such folder, not a model folder, or the hub cannot be reached.
+    """
+    path = Path(name)
+    if path.is_dir():
+        inside = path / "model"
+        folder = inside if (inside / "config.json").is_file() else path
+        if not (folder / "config.json").is_file():
+            raise ModelError(
+                _(
+                    "{path}: holds no config.json, so it is not a model folder. Give the folder of "
+                    "a run, of a Hugging Face checkpoint, or a hub id."
+                ).format(path=path)
+            )
+        return folder
+    if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or path.exists():
+        raise ModelError(_("{path}: there is no such folder.").format(path=name))
+    return _from_hub(name)
+
+
+def _from_hub(name: str) -> Path:
+    import huggingface_hub
+    from huggingface_hub import errors, snapshot_download
+    from huggingface_hub.utils._validators import validate_repo_id
+
+    try:
+        validate_repo_id(name)
+    except errors.HFValidationError:
+        raise ModelError(
+            _(
+                "'{name}' is neither a folder nor a hub id such as 'hfl/chinese-macbert-base'."
+            ).format(name=name)
+        ) from None
+    try:
+        cached = Path(snapshot_download(name, allow_patterns=_WANTED, local_files_only=True))
+        if (cached / "config.json").is_file() and any(cached.glob("*.safetensors")):
+            return cached
+    except errors.LocalEntryNotFoundError:
+        pass
+    try:
+        reachable = _probe_hub()
+        if reachable:
+            return Path(
+                snapshot_download(name, allow_patterns=_WANTED, etag_timeout=HUB_TIMEOUT_SECONDS)
+            )
+    except errors.RepositoryNotFoundError:
+        raise ModelError(
+            _(
+                "'{name}': the hub has no such model, or it needs a login (`hf auth login`). Check "
+                "the spelling."
+            ).format(name=name)
+        ) from None
+    except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, OSError):
+        pass
+    raise ModelError(
+        _(
+            "'{name}': not on this disk, and the model hub {endpoint} cannot be reached. Ways out: "
+            "set HF_ENDPOINT to a mirror (HF_ENDPOINT=https://hf-mirror.com); or `pip install "
+            "modelscope` and `modelscope download --model {name} --local_dir FOLDER`; or copy the "
+            "model from another machine. Then give the folder: --model FOLDER."
+        ).format(name=name, endpoint=huggingface_hub.constants.ENDPOINT)
+    )
+
+
+def _probe_hub() -> bool:
+    """Ask for a connection to the hub, once and shortly: the client's own retries take minutes."""
+    import socket
+    from urllib.parse import urlsplit
+
+    import huggingface_hub
+
+    if huggingface_hub.constants.HF_HUB_OFFLINE:
+        return False
+    proxies = any(os.environ.get(n) for n in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY"))
+    if proxies:
+        return True
+    address = urlsplit(huggingface_hub.constants.ENDPOINT)
+    port = address.port or (80 if address.scheme == "http" else 443)
+    try:
+        socket.create_connection((address.hostname or "", port), HUB_TIMEOUT_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
+def read_config(folder: Path, trust_remote_code: bool = False) -> Any:
+    """Return the transformers configuration of a folder.
+
+    Raises:
+        ModelError: it is not JSON, of an unknown type, or brings its own code.
+    """
+    import transformers
+
+    path = folder / "config.json"
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(
+            _("{path}: cannot be read as JSON ({reason}).").format(path=path, reason=error)
+        ) from None
+    if not isinstance(raw, dict) or not isinstance(raw.get("model_type"), str):
+        raise ModelError(
+            _("{path}: has no 'model_type', so it is not a transformers model.").format(path=path)
+        )
+    unknown = raw["model_type"] not in transformers.CONFIG_MAPPING
+    if raw.get("auto_map") and unknown and not trust_remote_code:
+        raise ModelError(
+            _(
+                "{path}: the model brings its own Python code, which bertfit does not run. If "
+                "you trust it, say --trust-remote-code."
+            ).format(path=path)
+        )
+    try:
+        return transformers.AutoConfig.from_pretrained(
+            folder, trust_remote_code=trust_remote_code, local_files_only=True
+        )
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise ModelError(
+            _("{path}: transformers cannot use it: {reason}").format(
+                path=path, reason=_one_line(error)
+            )
+        ) from None
+
+
+def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> LoadedTokenizer:
+    """Load the fast tokenizer of a folder.
+
+    Raises:
+        ModelError: there is none, or it lacks a padding or unknown token.
+    """
+    import transformers
+
+    try:
+        with _quiet():
+            fast = transformers.AutoTokenizer.from_pretrained(
+                folder, use_fast=True, trust_remote_code=trust_remote_code, local_files_only=True
+            )
+    except Exception as error:  # noqa: BLE001 (tokenizers raises bare Exception)
+        raise ModelError(
+            _(
+                "{folder}: its tokenizer cannot be loaded: {reason} bertfit needs a fast tokenizer "
+                "(tokenizer.json, or vocab.txt for BERT)."
+            ).format(folder=folder, reason=_one_line(error))
+        ) from None
+    if not getattr(fast, "is_fast", False):
+        raise ModelError(
+            _(
+                "{folder}: has no fast tokenizer ({kind}). bertfit needs one (tokenizer.json, or "
+                "vocab.txt for BERT)."
+            ).format(folder=folder, kind=type(fast).__name__)
+        )
+    if fast.pad_token_id is None:
+        raise ModelError(_("{folder}: its tokenizer has no padding token.").format(folder=folder))
+    probe = fast("a", add_special_tokens=False)["input_ids"]
+    framed = fast("a")["input_ids"]
+    start = next(
+        (i for i in range(len(framed)) if framed[i : i + len(probe)] == probe), len(framed)
+    )
+    unk = fast.unk_token_id  # None for byte-level vocabularies: no text is unknown to them
+    return LoadedTokenizer(
+        fast=fast,
+        backend=fast.backend_tokenizer,
+        prefix=tuple(framed[:start]),
+        suffix=tuple(framed[start + len(probe) :]),
+        pad_id=int(fast.pad_token_id),
+        unk_id=int(fast.pad_token_id if unk is None else unk),
+    )
+
+
+def max_positions(config: Any) -> int | None:
+    """Return the longest sequence the position table allows; None where there is no table."""
+    limit = getattr(config, "max_position_embeddings", None)
+    if not isinstance(limit, int) or limit <= 0:
+        return None
+    if config.model_type in _POSITIONS_AFTER_PADDING:
+        limit -= (config.pad_token_id or 0) + 1
+    if config.model_type == "deberta-v2" and not getattr(config, "position_biased_input", True):
+        return None
+    return limit
+
+
+# transformers' create_position_ids_from_input_ids counts from padding_idx + 1 in these.
+_POSITIONS_AFTER_PADDING = {
+    "roberta",
+    "xlm-roberta",
+    "xlm-roberta-xl",
+    "camembert",
+    "roberta-prelayernorm",
+    "mpnet",
+    "longformer",
+    "data2vec-text",
+    "xmod",
+    "luke",
+    "ibert",
+    "esm",
+}
+
+
+def load_classifier(
+    folder: Path,
+    tags: tuple[str, ...],
+    *,
+    attn_implementation: Literal["sdpa", "eager"] | None = None,
+    dropout: float | None = None,
+    trust_remote_code: bool = False,
+) -> tuple[nn.Module, tuple[str, ...]]:
+    """Load a model for token classification with the given tags, in fp32 on the CPU.
+
+    A tagger with other tags keeps the rows of its head whose tag is wanted again.
+
+    Returns:
+        The model, and the tags whose head rows were taken over.
+
+    Raises:
+        ModelError: no safetensors weights, wrong shapes, or numbers that are not finite.
+    """
+    import transformers
+
+    config = read_config(folder, trust_remote_code)
+    old_tags = [config.id2label[i] for i in sorted(config.id2label)]
+    is_tagger = any("TokenClassification" in name for name in config.architectures or [])
+    config.id2label = dict(enumerate(tags))
+    config.label2id = {tag: i for i, tag in enumerate(tags)}
+    if dropout is not None:
+        set_dropout(config, dropout)
+    if not list(folder.glob("*.safetensors")):
+        raise ModelError(
+            _(
+                "{folder}: holds no *.safetensors. Pickled weights (pytorch_model.bin) can run any "
+                "code when they are read, so bertfit does not read them; convert them once where "
+                "you trust them: model.save_pretrained(folder) in transformers."
+            ).format(folder=folder)
+        )
+    try:
+        with _quiet():
+            model, report = transformers.AutoModelForTokenClassification.from_pretrained(
+                folder,
+                config=config,
+                dtype=torch.float32,
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=trust_remote_code,
+                ignore_mismatched_sizes=True,
+                attn_implementation=attn_implementation,
+                output_loading_info=True,
+            )
+    except Exception as error:  # noqa: BLE001 (safetensors and transformers raise many kinds)
+        raise ModelError(
+            _("{folder}: the model cannot be loaded: {reason}").format(
+                folder=folder, reason=_one_line(error)
+            )
+        ) from None
+    _refuse_foreign_weights(folder, model, report)
+    taken = _take_head_rows(folder, model, old_tags, tags) if is_tagger else ()
+    return model, taken
+
+
+def _refuse_foreign_weights(folder: Path, model: nn.Module, report: Mapping[str, Any]) -> None:
+    head = {name for name, __ in head_parameters(model)}
+    wrong = sorted(str(row[0]) for row in report["mismatched_keys"] if str(row[0]) not in head)
+    if wrong:
+        raise ModelError(
+            _(
+                "{folder}: {count} weights have other shapes than its config.json says, the first "
+                "is {name}. The folder is damaged or mixed from two models."
+            ).format(folder=folder, count=len(wrong), name=wrong[0])
+        )
+    missing = [name for name in report["missing_keys"] if name not in head]
+    total = sum(1 for __ in model.parameters())
+    if len(missing) > total // 2:
+        raise ModelError(
+            _(
+                "{folder}: {missing} of {total} weights are missing from its safetensors, the "
+                "first is {name}. The weights do not belong to this config.json."
+            ).format(folder=folder, missing=len(missing), total=total, name=sorted(missing)[0])
+        )
+    bad = [name for name, p in model.named_parameters() if not bool(torch.isfinite(p).all())]
+    if bad:
+        raise ModelError(
+            _("{folder}: {name} holds numbers that are not finite (NaN or infinity).").format(
+                folder=folder, name=bad[0]
+            )
+        )
+
+
+def head_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Return the parameters outside the encoder, with their names."""
+    prefix = str(getattr(model, "base_model_prefix", "")) + "."
+    return [(name, p) for name, p in model.named_parameters() if not name.startswith(prefix)]
+
+
+def _take_head_rows(
+    folder: Path, model: nn.Module, old_tags: list[str], tags: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Copy the rows of the saved head for tags that are wanted again."""
+    if tuple(old_tags) == tags:
+        return tags  # loaded whole already
+    shared = [tag for tag in tags if tag in old_tags]
+    rows = torch.tensor([tags.index(tag) for tag in shared], dtype=torch.int64)
+    old_rows = torch.tensor([old_tags.index(tag) for tag in shared], dtype=torch.int64)
+    taken = False
+    for name, parameter in head_parameters(model):
+        if parameter.shape[0] != len(tags) or not shared:
+            continue
+        saved = _saved_tensor(folder, name)
+        if saved is None or saved.shape[0] != len(old_tags):
+            continue
+        with torch.no_grad():
+            parameter[rows] = saved[old_rows].to(parameter)
+        taken = True
+    return tuple(shared) if taken else ()
+
+
+def _saved_tensor(folder: Path, name: str) -> torch.Tensor | None:
+    from safetensors import safe_open
+
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            if name in file.keys():  # noqa: SIM118 (not a dict)
+                tensor: torch.Tensor = file.get_tensor(name)
+                return tensor
+    return None
+
+
+def set_dropout(config: Any, dropout: float) -> None:
+    """Set every dropout field of a transformers configuration."""
+    for name in list(vars(config)):
+        if "dropout" in name and isinstance(getattr(config, name), float):
+            setattr(config, name, dropout)
+    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout"):
+        if hasattr(config, name):
+            setattr(config, name, dropout)
+    if getattr(config, "classifier_dropout", None) is None:
+        config.classifier_dropout = dropout
+
+
+def build_classifier(
+    config: Mapping[str, Any], tags: tuple[str, ...], dropout: float | None = None
+) -> nn.Module:
+    """Build a model with new weights from the fields of a config.json."""
+    import transformers
+
+    fields = {name: value for name, value in config.items() if name != "model_type"}
+    made = transformers.AutoConfig.for_model(str(config["model_type"]), **fields)
+    made.id2label = dict(enumerate(tags))
+    made.label2id = {tag: i for i, tag in enumerate(tags)}
+    if dropout is not None:
+        set_dropout(made, dropout)
+    model: nn.Module = transformers.AutoModelForTokenClassification.from_config(made)
+    return model
+
+
+def save_pretrained(model: nn.Module, tokenizer: Any, folder: Path) -> None:
+    """Write model and tokenizer as an ordinary Hugging Face checkpoint."""
+    with _quiet():
+        model.save_pretrained(folder)  # type: ignore[operator]
+        tokenizer.save_pretrained(folder)
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else text[:297] + "..."
+
+
+class _quiet:
+    """Keep transformers' progress bars, load reports and warnings off the terminal."""
+
+    def __enter__(self) -> None:
+        import transformers
+
+        self.verbosity = transformers.logging.get_verbosity()
+        transformers.logging.set_verbosity_error()
+        transformers.logging.disable_progress_bar()
+        self.catcher = warnings.catch_warnings()
+        self.catcher.__enter__()
+        warnings.simplefilter("ignore")
+        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+
+    def __exit__(self, *args: object) -> None:
+        import transformers
+
+        transformers.logging.set_verbosity(self.verbosity)
+        transformers.logging.enable_progress_bar()
+        self.catcher.__exit__(None, None, None)

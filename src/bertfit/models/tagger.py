@@ -1,0 +1,182 @@
+"""A tagger on disk and in memory: encoder, head, tags, and how its texts are cut.
+
+On disk it is an ordinary Hugging Face checkpoint; what only bertfit knows lies in `bertfit.json`
+beside `config.json`.
+"""
+
+import json
+import os
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from torch import nn
+
+from bertfit.errors import ModelError
+from bertfit.language import _
+from bertfit.models.encoder import (
+    LoadedTokenizer,
+    load_classifier,
+    load_tokenizer,
+    max_positions,
+    read_config,
+    save_pretrained,
+)
+from bertfit.types import LabelScheme, Split, Task
+
+FORMAT_VERSION = 1
+DEFAULT_MAX_LENGTH = 512
+INFO_FILE = "bertfit.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tagger:
+    """A model that tags units of text.
+
+    Attributes:
+        model: a transformers token classifier, K tags.
+        tokenizer: its fast tokenizer.
+        scheme: the K tags.
+        task: what the tags say.
+        split: what gets a tag; None where the checkpoint does not say (by the text, then).
+        max_length: longest window in tokens, special tokens counted.
+        overlap: tokens shared by neighbouring windows.
+    """
+
+    model: nn.Module
+    tokenizer: LoadedTokenizer
+    scheme: LabelScheme
+    task: Task
+    split: Split | None
+    max_length: int
+    overlap: int
+
+
+def window_size(
+    limit: int | None, max_length: int | None, overlap: int | None, source: str
+) -> tuple[int, int]:
+    """Return window length and overlap, in tokens.
+
+    Args:
+        limit: what the position table allows; None where there is no such limit.
+        max_length: what the user asked for.
+        overlap: likewise; None is a quarter of the window.
+        source: the model, for the message.
+
+    Raises:
+        ModelError: `max_length` is beyond the position table.
+    """
+    if max_length is None:
+        max_length = min(DEFAULT_MAX_LENGTH, limit or DEFAULT_MAX_LENGTH)
+    elif limit is not None and max_length > limit:
+        raise ModelError(
+            _(
+                "--max-length {length}: the position table of {model} ends at {limit} tokens. Use "
+                "--max-length {limit} or less; longer texts are read in overlapping windows."
+            ).format(length=max_length, model=source, limit=limit)
+        )
+    return max_length, max_length // 4 if overlap is None else overlap
+
+
+def save_tagger(tagger: Tagger, folder: Path) -> None:
+    """Write a tagger; the folder appears whole or not at all.
+
+    Raises:
+        OSError: the disk is full or not writable; an older folder is still there then.
+    """
+    new = folder.with_name(folder.name + ".new")
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
+    save_pretrained(tagger.model, tagger.tokenizer.fast, new)
+    info = {
+        "format_version": FORMAT_VERSION,
+        "task": tagger.task,
+        "encoding": tagger.scheme.encoding,
+        "labels": list(tagger.scheme.labels),
+        "split": tagger.split,
+        "max_length": tagger.max_length,
+        "overlap": tagger.overlap,
+    }
+    text = json.dumps(info, ensure_ascii=False, indent=2) + "\n"
+    (new / INFO_FILE).write_text(text, encoding="utf-8")
+    if folder.exists():
+        old = folder.with_name(folder.name + ".old")
+        shutil.rmtree(old, ignore_errors=True)
+        os.replace(folder, old)
+        os.replace(new, folder)
+        shutil.rmtree(old)
+    else:
+        os.replace(new, folder)
+
+
+def load_tagger(
+    folder: Path,
+    *,
+    attn_implementation: Literal["sdpa", "eager"] | None = None,
+    trust_remote_code: bool = False,
+) -> Tagger:
+    """Load a tagger that bertfit or anyone else trained.
+
+    Raises:
+        ModelError: it is no token classifier, or its files disagree.
+    """
+    config = read_config(folder, trust_remote_code)
+    if not any("TokenClassification" in name for name in config.architectures or []):
+        raise ModelError(
+            _(
+                "{folder}: is an encoder without a tagging head ({kind}). Train one first: bertfit "
+                "train --model {folder} --train-file FILE"
+            ).format(folder=folder, kind=", ".join(config.architectures or ["?"]))
+        )
+    tags = tuple(str(config.id2label[i]) for i in sorted(config.id2label))
+    model, __ = load_classifier(
+        folder,
+        tags,
+        attn_implementation=attn_implementation,
+        trust_remote_code=trust_remote_code,
+    )
+    tokenizer = load_tokenizer(folder, trust_remote_code)
+    limit = max_positions(config)
+    max_length, overlap = window_size(limit, None, None, str(folder))
+    tagger = Tagger(
+        model=model,
+        tokenizer=tokenizer,
+        scheme=LabelScheme(labels=(), encoding="none", tags=tags),
+        task="ner",
+        split=None,
+        max_length=max_length,
+        overlap=overlap,
+    )
+    path = folder / INFO_FILE
+    if path.is_file():
+        return _with_info(tagger, path)
+    return tagger
+
+
+def _with_info(tagger: Tagger, path: Path) -> Tagger:
+    try:
+        info = json.loads(path.read_text(encoding="utf-8"))
+        version = info["format_version"]
+        if version > FORMAT_VERSION:
+            raise ModelError(
+                _(
+                    "{path}: written by a newer bertfit (format {version}, this one reads "
+                    "{known}). Update bertfit."
+                ).format(path=path, version=version, known=FORMAT_VERSION)
+            )
+        labels = tuple(map(str, info["labels"]))
+        return replace(
+            tagger,
+            scheme=LabelScheme(labels=labels, encoding=info["encoding"], tags=tagger.scheme.tags),
+            task=info["task"],
+            split=info["split"],
+            max_length=int(info["max_length"]),
+            overlap=int(info["overlap"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(
+            _("{path}: cannot be used ({reason}).").format(
+                path=path, reason=" ".join(f"{type(error).__name__} {error}".split())
+            )
+        ) from None
