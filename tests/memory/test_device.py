@@ -195,6 +195,7 @@ def test_an_unknown_card_is_described_by_its_clocks() -> None:
     )
     spec = describe(card, cuda=(13, 0))
     assert spec.peak_flops == 10 * 2e9 * 512
+    assert spec.fp32_flops == 10 * 2e9 * 256
     assert spec.memory_bandwidth == 2 * 8e9 * 128 / 8
 
 

@@ -17,7 +17,8 @@ from bertfit.units import GIB, format_bytes, parse_bytes
 # Dense 16-bit matrix FLOP per clock and multiprocessor with fp32 accumulation, by the first compute
 # capability that has it: for a card that the catalogue does not know. Source: cards.toml.
 _TENSOR_RATES = {(7, 0): 1024, (7, 5): 512, (8, 0): 2048, (8, 6): 512, (9, 0): 4096, (12, 0): 512}
-_FP32_RATE = 256  # 128 units, a multiply and an add each; 64 units on 6.0, 7.x and 8.0
+# fp32 units per multiprocessor: 64 on these, else 128; each does a multiply and an add per clock.
+_HALF_WIDTH = ((6, 0), (7, 0), (7, 2), (7, 5), (8, 0))
 
 # Stands for "a card of this size" where only a size was given: a small Ampere laptop card, whose
 # multiprocessors and speed are at the low end of what has that much memory.
@@ -145,16 +146,15 @@ def describe(
     capability = (properties.major, properties.minor)
     multiprocessors = properties.multi_processor_count
     known = match_card(properties.name, multiprocessors, properties.total_memory)
-    fp32: float | None = None
     if known is not None:
-        flops, bandwidth, fp32 = known.tensor_flops, known.memory_bandwidth, known.fp32_flops
+        flops, fp32, bandwidth = known.tensor_flops, known.fp32_flops, known.memory_bandwidth
     else:
-        flops, bandwidth = _speeds(properties, capability)
+        flops, fp32, bandwidth = _speeds(properties, capability)
     context = context_bytes(multiprocessors, cuda)
     if measurement is not None:
         context = measurement.context_bytes
-        flops, bandwidth = measurement.matmul_flops, measurement.memory_bandwidth
-        fp32 = measurement.fp32_flops
+        flops, fp32 = measurement.matmul_flops, measurement.fp32_flops
+        bandwidth = measurement.memory_bandwidth
     return DeviceSpec(
         name=properties.name,
         total_bytes=properties.total_memory,
@@ -215,17 +215,18 @@ def _program(pid: int) -> str:
         return "?"
 
 
-def _speeds(properties: CardProperties, capability: tuple[int, int]) -> tuple[float, float]:
-    """Estimate 16-bit FLOP/s and bytes/s of a card that the catalogue does not know.
+def _speeds(properties: CardProperties, capability: tuple[int, int]) -> tuple[float, float, float]:
+    """Estimate 16-bit and fp32 FLOP/s and bytes/s of a card that the catalogue does not know.
 
-    torch gives clocks in kHz and the bus in bits since 2.6; without them a middling 1.5 GHz and
-    300 GB/s stand in.
+    torch gives clocks in kHz and the bus in bits in newer builds; without them a middling 1.5 GHz
+    and 300 GB/s stand in.
     """
     clock_hz = float(getattr(properties, "clock_rate", 0) or 1_500_000) * 1e3
+    cycles = clock_hz * properties.multi_processor_count
+    fp32 = cycles * (128 if capability in _HALF_WIDTH else 256)
     rates = [rate for first, rate in sorted(_TENSOR_RATES.items()) if capability >= first]
-    rate = rates[-1] if rates else _FP32_RATE
-    flops = clock_hz * properties.multi_processor_count * rate
+    flops = cycles * rates[-1] if rates else fp32
     memory_hz = float(getattr(properties, "memory_clock_rate", 0) or 0) * 1e3
     bus_bits = int(getattr(properties, "memory_bus_width", 0) or 0)
     bandwidth = 2 * memory_hz * bus_bits / 8  # double data rate
-    return flops, bandwidth or 300e9
+    return flops, fp32, bandwidth or 300e9

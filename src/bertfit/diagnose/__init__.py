@@ -1,0 +1,1 @@
+"""What this machine can do and what is in the way."""
