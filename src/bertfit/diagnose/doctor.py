@@ -176,7 +176,7 @@ def _card(card: CardState, machine: Machine) -> Iterator[Finding]:
             "not-measured",
             _(
                 "{card} has not been measured; plans use published figures. "
-                "bertfit doctor --measure takes ten seconds."
+                "bertfit doctor --measure takes a few seconds."
             ).format(card=card.name),
         )
 
@@ -213,9 +213,7 @@ def _holders(card: CardState) -> str:
         f"{process.name} ({process.pid}) {_size(process.used_bytes)}"
         for process in card.processes[:5]
     ]
-    return _("Held by {names}. Close what you can before the run.").format(
-        names=", ".join(names)
-    )
+    return _("Held by {names}. Close what you can before the run.").format(names=", ".join(names))
 
 
 def _size(size_bytes: int | None) -> str:
