@@ -95,8 +95,26 @@ def _run(arguments: list[str]) -> int:
             app.add_typer(module.app, name=name, help=_(summary))
         else:
             app.command(name, help=_(summary))(module.command)
-    result = app(arguments, standalone_mode=False)
+    try:
+        result = app(arguments, standalone_mode=False)
+    except _usage_error() as error:
+        command = "bertfit" if wanted not in COMMANDS else f"bertfit {wanted}"
+        raise ConfigError(
+            _("{reason} See `{command} --help`.").format(
+                reason=getattr(error, "message", error), command=command
+            )
+        ) from None
     return result if isinstance(result, int) else 0
+
+
+def _usage_error() -> type[Exception]:
+    """Return the root of the errors of wrong arguments; newer typer brings a click of its own."""
+    try:
+        module = import_module("typer._click.exceptions")
+    except ImportError:
+        module = import_module("click.exceptions")
+    error: type[Exception] = module.ClickException
+    return error
 
 
 def _not_loaded() -> None:

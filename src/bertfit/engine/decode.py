@@ -1,6 +1,4 @@
-"""From logits to tags: the best sequence that the scheme allows, reduced where it is made (law "
-"7).
-"""
+"""From logits to tags: the best allowed sequence, reduced where it is made (law 7)."""
 
 from collections.abc import Iterable, Iterator, Sequence
 

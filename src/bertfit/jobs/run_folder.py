@@ -29,16 +29,13 @@ class RunFolder:
         self.model = path / "model"
         self._steps: IO[str] | None = None
 
-    @classmethod
-    def create(cls, path: Path, job: JobConfig) -> Self:
-        """Make the folder and write `job.yaml`.
+    @staticmethod
+    def check(path: Path, job: JobConfig) -> None:
+        """Refuse a folder that cannot take the run, before any work is done.
 
         Raises:
-            ConfigError: it holds something already and `overwrite` was not asked, or it cannot be
-                written.
+            ConfigError: it holds something already and `overwrite` was not asked, or it is no run.
         """
-        import yaml
-
         if path.exists() and not path.is_dir():
             raise ConfigError(
                 _("--output-dir {path}: is a file. Name another folder.").format(path=path)
@@ -58,6 +55,18 @@ class RunFolder:
                         "--overwrite does not touch it. Name another folder."
                     ).format(path=path)
                 )
+
+    @classmethod
+    def create(cls, path: Path, job: JobConfig) -> Self:
+        """Make the folder, empty it of an older run, and write `job.yaml`.
+
+        Raises:
+            ConfigError: as `check`, or it cannot be written.
+        """
+        import yaml
+
+        cls.check(path, job)
+        if path.is_dir():
             for name in ("job.yaml", "steps.jsonl", "scores.json"):
                 (path / name).unlink(missing_ok=True)
             for name in ("model", "model.new", "model.old"):

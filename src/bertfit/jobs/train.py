@@ -26,9 +26,9 @@ from bertfit.errors import ModelError
 from bertfit.jobs.corpus import Corpus, Say, read_corpus, report_problems
 from bertfit.jobs.predict import Predictor, text_tokenizer
 from bertfit.jobs.run_folder import RunFolder, default_folder
-from bertfit.jobs.starting_point import starting_tagger
+from bertfit.jobs.starting_point import TINY, starting_tagger
 from bertfit.language import _
-from bertfit.models.encoder import head_parameters
+from bertfit.models.encoder import find_model, head_parameters
 from bertfit.models.rows import RowEmbedding, keep_rows, whole_embedding
 from bertfit.models.tagger import Tagger, save_tagger
 from bertfit.types import Example, Scores, StepRecord, Window
@@ -88,10 +88,14 @@ def train(job: JobConfig, *, progress: bool = True, say: Say | None = None) -> T
     say = say or _say
     device = choose_device(job.device)
     precision = choose_precision(job.precision, device)
+    output = job.output_dir or default_folder(job)
+    RunFolder.check(output, job)
+    if job.model != TINY:
+        find_model(job.model)  # a wrong name shows before the data are read
     corpus = read_corpus(job, say)
     torch.manual_seed(job.seed)
     tagger = starting_tagger(job, corpus, say)
-    with RunFolder.create(job.output_dir or default_folder(job), job) as run:
+    with RunFolder.create(output, job) as run:
         return _Training(job, corpus, tagger, device, precision, run, progress, say).run()
 
 

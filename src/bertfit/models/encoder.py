@@ -342,6 +342,11 @@ def head_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     return [(name, p) for name, p in model.named_parameters() if not name.startswith(prefix)]
 
 
+HEAD_DEVIATION = 0.02  # BERT's initializer_range
+# The last layer of transformers' token classification heads: one row per tag.
+_TAG_LAYERS = ("classifier", "score")
+
+
 def _take_head_rows(
     folder: Path, model: nn.Module, old_tags: list[str], tags: tuple[str, ...]
 ) -> tuple[str, ...]:
@@ -353,12 +358,14 @@ def _take_head_rows(
     old_rows = torch.tensor([old_tags.index(tag) for tag in shared], dtype=torch.int64)
     taken = False
     for name, parameter in head_parameters(model):
-        if parameter.shape[0] != len(tags) or not shared:
+        if name.split(".")[0] not in _TAG_LAYERS:
             continue
         saved = _saved_tensor(folder, name)
         if saved is None or saved.shape[0] != len(old_tags):
             continue
         with torch.no_grad():
+            # As many tags as before: the old rows were loaded under the new tags' names.
+            parameter.normal_(0.0, HEAD_DEVIATION).mul_(parameter.ndim > 1)
             parameter[rows] = saved[old_rows].to(parameter)
         taken = True
     return tuple(shared) if taken else ()

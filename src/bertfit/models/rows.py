@@ -62,7 +62,9 @@ def keep_rows(model: nn.Module, ids: Iterable[int]) -> RowEmbedding:
 @contextmanager
 def whole_embedding(model: nn.Module, rows: RowEmbedding, decay: float) -> Iterator[None]:
     """Give the model its whole table back, for saving; inside the block it lies on the host."""
-    whole = nn.Embedding(*rows.table[0].shape, _weight=rows.whole_table(decay))
+    whole = nn.Embedding.from_pretrained(  # type: ignore[no-untyped-call]
+        rows.whole_table(decay), freeze=False
+    )
     model.set_input_embeddings(whole)  # type: ignore[operator]
     try:
         yield

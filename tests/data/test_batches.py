@@ -1,0 +1,58 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertfit.data.batches import cut, pad, read_ahead, steps_of_epoch
+from bertfit.types import IGNORED
+from tiny_models import random_window
+
+lengths = st.lists(st.integers(2, 40), min_size=1, max_size=30)
+
+
+@given(st.integers(0, 200), st.integers(1, 33), st.integers(0, 2**32 - 1), st.integers(0, 9))
+def test_every_example_is_in_one_step_of_an_epoch(n: int, size: int, seed: int, epoch: int) -> None:
+    steps = steps_of_epoch(n, size, seed, epoch)
+    assert sorted(i for step in steps for i in step) == list(range(n))
+    assert all(len(step) == size for step in steps[:-1])
+    assert steps == steps_of_epoch(n, size, seed, epoch)
+
+
+def test_the_order_changes_with_seed_and_epoch() -> None:
+    orders = [steps_of_epoch(50, 50, seed, epoch)[0] for seed in (1, 2) for epoch in (0, 1)]
+    assert len({tuple(order) for order in orders}) == 4
+
+
+@given(lengths, st.integers(1, 200))
+def test_a_cut_keeps_all_windows_and_its_budget(sizes: list[int], budget: int) -> None:
+    windows = [random_window(size, i) for i, size in enumerate(sizes)]
+    cuts = cut(windows, budget)
+    assert sorted(w.index for part in cuts for w in part) == list(range(len(sizes)))
+    for part in cuts:
+        widest = max(len(w.input_ids) for w in part)
+        assert len(part) == 1 or len(part) * widest <= budget
+    widths = [len(part[0].input_ids) for part in cuts]
+    assert widths == sorted(widths, reverse=True)
+
+
+def test_a_padded_batch_worked_by_hand() -> None:
+    long, short = random_window(5, 1), random_window(3, 2)
+    batch = pad([long, short], pad_id=0)
+    assert batch.input_ids.tolist() == [long.input_ids.tolist(), [*short.input_ids, 0, 0]]
+    assert batch.attention_mask is not None and batch.labels is not None
+    assert batch.attention_mask.tolist() == [[1] * 5, [1, 1, 1, 0, 0]]
+    assert batch.labels[1].tolist() == [IGNORED, short.labels[0], IGNORED, IGNORED, IGNORED]
+    assert (batch.num_labelled, batch.num_tokens) == (4, 8)
+
+
+def test_windows_of_one_length_need_no_mask() -> None:
+    batch = pad([random_window(7, 1), random_window(7, 2)], pad_id=0)
+    assert batch.attention_mask is None
+    assert batch.input_ids.dtype == np.int64
+
+
+@given(st.integers(0, 20), st.integers(1, 7))
+def test_reading_ahead_keeps_order_and_bound(n: int, ahead: int) -> None:
+    windows = [random_window(3, i) for i in range(n)]
+    groups = list(read_ahead(iter(windows), ahead))
+    assert [w.index for group in groups for w in group] == list(range(n))
+    assert all(len(group) <= ahead for group in groups)

@@ -1,0 +1,65 @@
+from pathlib import Path
+
+import pytest
+
+from bertfit.config import JobConfig, job_config
+from bertfit.errors import ConfigError
+
+
+def test_all_faults_are_reported_together() -> None:
+    with pytest.raises(ConfigError) as caught:
+        job_config(
+            {
+                "model": "m",
+                "train_file": ["a.json"],
+                "learning_rate": "fast",
+                "batch_size": 0,
+                "epochs": 3,
+                "scheme": "bmes",
+            }
+        )
+    text = str(caught.value)
+    assert text.startswith("4 settings are wrong:")
+    for part in ("--learning-rate fast", "--batch-size 0", "epochs: there is no", "--scheme bmes"):
+        assert part in text
+
+
+def test_an_unknown_setting_names_the_nearest_one() -> None:
+    with pytest.raises(ConfigError, match="learning_rate"):
+        job_config({"model": "m", "train_file": "a", "learing_rate": 1e-4})
+
+
+def test_flags_override_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("model: m\ntrain-file: a.json\nlearning_rate: 3e-4\nseed: 7\n")
+    job = job_config({"seed": "8", "batch_size": None}, path)
+    assert (job.seed, job.learning_rate, job.batch_size) == (8, 3e-4, 16)
+    assert job.train_file == [Path("a.json")]
+
+
+@pytest.mark.parametrize("text", ["- a\n- b\n", "a: [\n", "just words"])
+def test_a_file_that_is_no_mapping_is_refused_with_its_name(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"job\.yaml"):
+        job_config({}, path)
+
+
+def test_missing_file_is_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml: cannot be read"):
+        job_config({}, Path("nowhere.yaml"))
+
+
+def test_overlap_of_more_than_half_a_window_is_refused() -> None:
+    with pytest.raises(ConfigError, match="more than half"):
+        job_config({"model": "m", "train_file": "a", "max_length": 64, "overlap": 33})
+
+
+def test_a_run_writes_back_what_it_was_asked(tmp_path: Path) -> None:
+    import yaml
+
+    job = job_config({"model": "m", "train_file": ["a", "b"], "labels": ["X", "Y"], "seed": 3})
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(job.model_dump(mode="json", exclude_none=True)))
+    assert job_config({}, path) == job
+    assert isinstance(job, JobConfig)

@@ -1,0 +1,39 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertfit.errors import ConfigError
+from bertfit.units import GIB, KIB, MIB, format_bytes, format_seconds, parse_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("4GiB", 4 << 30),
+        ("4 GB", 4_000_000_000),
+        ("4G", 4 << 30),
+        ("512MiB", 512 << 20),
+        ("3.82GiB", int(3.82 * (1 << 30))),
+        ("1024", 1024),
+        (1024, 1024),
+    ],
+)
+def test_sizes(text: str | int, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "4 GiX", "-4GiB", "0", "4,5GiB", "four"])
+def test_what_is_no_size_is_refused_with_the_way_to_write_it(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_bytes(text)
+
+
+@given(st.integers(1, 1 << 42))
+def test_a_written_size_reads_back_within_its_rounding(size: int) -> None:
+    half = next((u * s / 2 for u, s in ((GIB, 0.01), (MIB, 1), (KIB, 1)) if size >= u), 0)
+    written = format_bytes(size)
+    assert abs(parse_bytes(written.replace(" ", "")) - size) <= half + 1
+
+
+def test_durations() -> None:
+    assert [format_seconds(s) for s in (5.25, 65, 7500)] == ["5.2 s", "1 min 05 s", "2 h 05 min"]
