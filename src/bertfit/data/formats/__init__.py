@@ -6,9 +6,11 @@ The content decides what a file is; `ReadOptions` says what the content cannot.
 from bertfit.data.formats.options import OffsetUnit, OnError, ReadOptions
 from bertfit.data.formats.problems import ProblemLog
 from bertfit.data.formats.reading import FORMATS, read, sniff, task_of
+from bertfit.data.formats.writing import WRITTEN_FORMATS, write
 
 __all__ = [
     "FORMATS",
+    "WRITTEN_FORMATS",
     "OffsetUnit",
     "OnError",
     "ProblemLog",
@@ -16,4 +18,5 @@ __all__ = [
     "read",
     "sniff",
     "task_of",
+    "write",
 ]

@@ -72,7 +72,7 @@ class ColumnLayout:
                 if len(found) == self.num_columns - 1 and line[0] in WHITE:
                     return [line[0], *found]  # the word is a space
             return found
-        found = line.split(self.separator)
+        found = line.split(self.separator) if not line.startswith("# text = ") else [line]
         if len(found) > self.num_columns:
             while len(found) > self.num_columns and not found[-1].strip(WHITE):
                 found.pop()  # a separator at the end of the line

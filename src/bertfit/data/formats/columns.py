@@ -10,6 +10,7 @@ from bertfit.data.formats.column_layout import (
     split_index,
 )
 from bertfit.data.formats.intake import Intake
+from bertfit.data.formats.json_values import decode_json
 from bertfit.data.formats.source import TextFile
 from bertfit.data.formats.tagged import tagged_example
 from bertfit.language import _
@@ -17,6 +18,7 @@ from bertfit.types import Example, Problem
 
 # A sentence is held whole; a file without a single blank line must not fill the memory.
 MAX_WORDS = 1_000_000
+TEXT_COMMENT = "# text = "
 
 
 class _Sentence:
@@ -28,6 +30,7 @@ class _Sentence:
         self.lines: list[int] = []
         self.glued: list[bool] | None = [] if layout.space is not None else None
         self.faults: list[Problem] = []
+        self.text: str | None = None
         self.broken = False
         self.num_rows = 0
 
@@ -55,8 +58,19 @@ def read_columns(file: TextFile, layout: ColumnLayout, intake: Intake) -> Iterat
                 header = False
             elif not layout.is_comment(line, fields):
                 _add(sentence, fields, number, layout, intake)
+            elif line.startswith(TEXT_COMMENT):
+                sentence.text = _commented_text(line.removeprefix(TEXT_COMMENT))
     if sentence.num_rows or sentence.broken:
         yield from _finish(sentence, layout, intake)
+
+
+def _commented_text(value: str) -> str:
+    """Read the text of a comment; a JSON string where it holds line breaks or outer spaces."""
+    if value.startswith('"'):
+        decoded, _fault = decode_json(value, "", 0)
+        if isinstance(decoded, str):
+            return decoded
+    return value
 
 
 def _add(
@@ -108,6 +122,7 @@ def _finish(sentence: _Sentence, layout: ColumnLayout, intake: Intake) -> Iterat
         intake,
         faults=sentence.faults,
         glued=sentence.glued,
+        text=sentence.text,
     )
     if example is not None:
         yield example

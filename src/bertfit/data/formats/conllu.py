@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from bertfit.data.formats.intake import Intake
 from bertfit.data.formats.source import TextFile
 from bertfit.data.formats.tagged import WORD_LABEL
+from bertfit.data.formats.words import align_words
 from bertfit.language import _
 from bertfit.types import Entity, Example, Problem, Task
 
@@ -122,15 +123,8 @@ def _aligned(sentence: _Sentence) -> tuple[str, tuple[tuple[int, int], ...]]:
     text = sentence.text
     if text is None or text == joined:
         return joined, joined_spans
-    spans = []
-    position = 0
-    for word in sentence.words:
-        start = text.find(word, position)
-        if start < 0 or text[position:start].strip():
-            return joined, joined_spans
-        position = start + len(word)
-        spans.append((start, position))
-    return (joined, joined_spans) if text[position:].strip() else (text, tuple(spans))
+    spans = align_words(sentence.words, text)
+    return (joined, joined_spans) if spans is None else (text, spans)
 
 
 def _joined(sentence: _Sentence) -> tuple[str, tuple[tuple[int, int], ...]]:

@@ -265,10 +265,7 @@ def _json(file: TextFile, wanted: str | None) -> Recognised | None:
     if text[:1] not in ("{", "["):
         return None
     lines = [line for line in text.split("\n")[:20] if line.strip()]
-    is_lines = any(_is_record_line(line) for line in (lines[:-1] or lines))
-    # One line that holds an array of records is a document; one that holds a record is not.
-    is_document = len(lines) == 1 and text.startswith("[")
-    if wanted == "jsonl" or (wanted is None and is_lines and not is_document):
+    if wanted == "jsonl" or (wanted is None and _is_json_lines(lines)):
         return Recognised(
             name="jsonl",
             read=lambda intake: read_records(lambda: json_lines(file, intake.log), intake),
@@ -278,6 +275,19 @@ def _json(file: TextFile, wanted: str | None) -> Recognised | None:
         return None
     return Recognised(
         name="json", read=lambda intake: read_records(lambda: json_document(file), intake)
+    )
+
+
+def _is_json_lines(lines: list[str]) -> bool:
+    """Say whether every line is a JSON value, rather than a part of one value."""
+    first = lines[0].rstrip()
+    if len(lines) == 1 and first.startswith("["):
+        return False  # an array of records on one line
+    # A faulty first line still ends like a record; the first line of a printed object does not.
+    return _is_record_line(first) or (
+        first.startswith("{")
+        and first.endswith("}")
+        and any(_is_record_line(line) for line in lines[1:])
     )
 
 

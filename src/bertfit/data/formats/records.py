@@ -25,6 +25,7 @@ from bertfit.data.formats.offsets import (
     proves,
     same_surface,
 )
+from bertfit.data.formats.options import OffsetUnit
 from bertfit.data.formats.span_records import (
     TAG_KEYS,
     TOKEN_KEYS,
@@ -250,9 +251,37 @@ def _span_example(
     entities: tuple[Entity, ...] | None = None
     if record.spans is not None:
         entities = _located(record, line, faults, findings, intake)
+    extra = record.extra
+    words = _stored_words(extra.get("words"), len(record.text))
+    if words is not None:
+        extra = {key: value for key, value in extra.items() if key != "words"}
     return intake.admit(
-        text=record.text, entities=entities, line=line, faults=faults, extra=record.extra
+        text=record.text,
+        entities=entities,
+        words=words,
+        line=line,
+        faults=faults,
+        extra=extra,
     )
+
+
+def _stored_words(value: Any, length: int) -> tuple[tuple[int, int], ...] | None:
+    """Read the word spans that our own writers leave beside the entities."""
+    if not isinstance(value, list | tuple):
+        return None
+    words = []
+    position = 0
+    for pair in value:
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            return None
+        start, end = pair
+        if not isinstance(start, int) or not isinstance(end, int):
+            return None
+        if not position <= start <= end <= length:
+            return None
+        words.append((start, end))
+        position = end
+    return tuple(words)
 
 
 def _located(
@@ -262,7 +291,8 @@ def _located(
     spans = record.spans or []
     convention = _convention(record, line, faults, findings, intake)
     expected = _INCLUSIVE if record.inclusive else CONVENTIONS[0]
-    if convention != expected and intake.options.offsets is None:
+    said = intake.options.offsets or _said_unit(record.extra)
+    if convention != expected and said is None:
         findings.converted[convention] += len(spans)
     cut = cutter(record.text, convention)
     located = []
@@ -284,8 +314,8 @@ def _convention(
     record: SpanRecord, line: int, faults: list[Problem], findings: _Findings, intake: Intake
 ) -> Convention:
     spans = record.spans or []
-    unit = intake.options.offsets or record.extra.get("offsets")
-    order = findings.verdicts.order(unit if unit in ("code-points", "utf16", "bytes") else None)
+    unit = intake.options.offsets or _said_unit(record.extra)
+    order = findings.verdicts.order(unit)
     if record.inclusive and findings.verdicts.established is None:
         order.sort(key=lambda each: each.ends != "inclusive")
     surfaces = [span for span in spans if span.surface is not None]
@@ -309,6 +339,13 @@ def _convention(
             )
         return proved or order[0]
     return order[0]
+
+
+def _said_unit(extra: Mapping[str, Any]) -> OffsetUnit | None:
+    """Return what a record itself says its offsets count: in `offsets`, or in a task's `meta`."""
+    meta = extra.get("meta")
+    said = extra.get("offsets", meta.get("offsets") if isinstance(meta, dict) else None)
+    return said if said in ("code-points", "utf16", "bytes") else None
 
 
 def _depends_on_unit(text: str, spans: Sequence[StoredSpan]) -> bool:

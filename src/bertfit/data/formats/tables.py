@@ -26,7 +26,6 @@ DELIMITERS = (",", "\t", ";", "|")
 _SENTENCE_KEYS = ("sentence #", "sentence_id", "sent_id", "sentence_no", "sentence id", "sentence")
 _WORD_KEYS = ("word", "words", "token", "tokens", "char", "character", "form")
 _BATCH_ROWS = 500
-_HOLE = "\ufffe"  # a noncharacter: stands for a line that could not be read
 _STRING = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"", re.DOTALL)
 
 
@@ -54,18 +53,22 @@ def csv_rows(file: TextFile, delimiter: str, log: ProblemLog) -> Iterator[Row]:
     path = str(file.path)
     # A cell holds a text of any length; the module's own limit of 128 KiB is for all readers.
     csv.field_size_limit(MAX_LINE_BYTES)
-    lines = (
-        (_HOLE + "\n" if line is None else line + "\n")
-        for _number, line in file.lines(log, keep_returns=True)
-    )
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    holes: set[int] = set()  # lines that could not be read
+
+    def lines() -> Iterator[str]:
+        for number, text in file.lines(log, keep_returns=True):
+            if text is None:
+                holes.add(number)
+            yield (text or "") + "\n"
+
+    reader = csv.reader(lines(), delimiter=delimiter, strict=True)
     names: list[str] = []
     line = 1
     try:
         for row in reader:
             if not names:
                 names = [name.strip() for name in row]
-            elif any(_HOLE in cell for cell in row):
+            elif holes and not holes.isdisjoint(range(line, reader.line_num + 1)):
                 yield line, None, None
             elif row:
                 yield line, *_csv_record(names, row, path, line)

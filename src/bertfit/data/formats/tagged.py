@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bertfit.data.formats.intake import Intake
-from bertfit.data.formats.words import Joining, join_words
+from bertfit.data.formats.words import Joining, align_words, join_words
 from bertfit.data.tags import SCHEMES, Repair, Scheme, Span, detect_scheme, spans, split_tag
 from bertfit.errors import DataError
 from bertfit.language import _
@@ -84,6 +84,7 @@ def tagged_example(
     *,
     faults: list[Problem],
     glued: Sequence[bool] | None = None,
+    text: str | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> Example | None:
     """Make an example of words and their tags.
@@ -98,9 +99,14 @@ def tagged_example(
         intake: Where the example goes out.
         faults: What was found so far; added to.
         glued: True where no space follows the word.
+        text: The text the words stand in, if the file says it and they do.
         extra: What else the record carried.
     """
-    text, word_spans = join_words(words, joining, glued)
+    aligned = None if text is None else align_words(words, text)
+    if text is None or aligned is None:
+        text, word_spans = join_words(words, joining, glued)
+    else:
+        word_spans = aligned
     entities: tuple[Entity, ...] | None = None
     if reading.task == "segmentation" and not _says_words(reading, layers):
         entities = tuple(Entity(start=a, end=b, label=WORD_LABEL) for a, b in word_spans)

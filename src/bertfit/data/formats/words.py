@@ -80,3 +80,16 @@ def _space(left: str, right: str, joining: Joining) -> bool:
         a, b = left[-1:], right[:1]
         return a.isalnum() and b.isalnum() and not _unspaced.match(a) and not _unspaced.match(b)
     return not (_unspaced.match(left[-1:]) and _unspaced.match(right[:1]))
+
+
+def align_words(words: Sequence[str], text: str) -> tuple[tuple[int, int], ...] | None:
+    """Find words in a text: all of them, in order, with only white space between; else None."""
+    spans = []
+    position = 0
+    for word in words:
+        start = text.find(word, position)
+        if start < 0 or text[position:start].strip():
+            return None
+        position = start + len(word)
+        spans.append((start, position))
+    return None if text[position:].strip() else tuple(spans)
