@@ -24,8 +24,7 @@ PAGE_BYTES = 2 << 20
 
 _ADDRESS_BITS = 48
 _ADDRESS_MASK = (1 << _ADDRESS_BITS) - 1
-_TOP_ADDRESS = 1 << 47
-_ENDLESS = 1 << 46
+_ENDLESS = 1 << 45
 
 
 def round_size(size_bytes: int) -> int:
@@ -132,9 +131,9 @@ class CachingAllocator:
         self.failure: AllocationFailure | None = None
         self._small = _Pool(small=True)
         self._large = _Pool(small=False)
-        # Addresses decide only between free blocks of equal size. They go down, as mmap gives
-        # them; gaps that a returned segment leaves are used again, the highest first.
-        self._next_top = _TOP_ADDRESS
+        # Addresses decide between free blocks of equal size. They go up, and a gap that a returned
+        # segment leaves is used again.
+        self._end = PAGE_BYTES
         self._gaps: list[tuple[int, int]] = []
 
     @property
@@ -325,27 +324,27 @@ class CachingAllocator:
         self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
 
     def _place(self, size: int) -> int:
-        needed = size + PAGE_BYTES  # one page more, for the alignment
-        for at, (top, room) in enumerate(self._gaps):
-            if room >= needed:
-                if room == needed:
+        for at, (start, end) in enumerate(self._gaps):
+            if end - start >= size:
+                if end - start == size:
                     del self._gaps[at]
                 else:
-                    self._gaps[at] = (top - needed, room - needed)
-                return top - needed
-        self._next_top -= needed
-        return self._next_top
+                    self._gaps[at] = (start + size, end)
+                return start
+        start = self._end
+        self._end += size
+        return start
 
     def _unplace(self, address: int, size: int) -> None:
-        needed = size + PAGE_BYTES
-        gaps = sorted([*self._gaps, (address + needed, needed)], reverse=True)
-        merged: list[tuple[int, int]] = []
-        for top, room in gaps:
-            if merged and merged[-1][0] - merged[-1][1] == top:
-                merged[-1] = (merged[-1][0], merged[-1][1] + room)
+        gaps: list[tuple[int, int]] = []
+        for start, end in sorted([*self._gaps, (address, address + size)]):
+            if gaps and gaps[-1][1] == start:
+                gaps[-1] = (gaps[-1][0], end)
             else:
-                merged.append((top, room))
-        self._gaps = merged
+                gaps.append((start, end))
+        if gaps and gaps[-1][1] == self._end:
+            self._end = gaps.pop()[0]
+        self._gaps = gaps
 
     # --- giving back to the driver
 
@@ -409,8 +408,9 @@ class CachingAllocator:
                 block = block.next  # type: ignore[assignment]  # the end of a segment is None
             if room >= size:
                 return start
-        self._next_top -= _ENDLESS
-        fresh = Block(self._next_top, _ENDLESS - PAGE_BYTES * 10, expandable=True)
+        # One segment for each pool, in an address space of its own.
+        start = _ENDLESS * (1 if pool.small else 2)
+        fresh = Block(start, _ENDLESS, expandable=True)
         fresh.mapped = False
         pool.add_unmapped(fresh)
         self.num_segments += 1

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from unittest import mock
 
 import torch
+import torch.utils.checkpoint
 from torch import Tensor, nn
 
 from bertfit.memory import trace_attention, trace_autocast, trace_rules  # noqa: F401  (they register)
@@ -50,6 +51,7 @@ def _patches(face: CudaFace) -> list[contextlib.AbstractContextManager[object]]:
     """Answers of torch that would tell that no card is there."""
     group = torch._C._group_tensors_by_device_and_dtype
     clear = torch.clear_autocast_cache
+    has_bf16 = face.ops.card.compute_capability >= (8, 0)
 
     def grouped(lists: object, with_indices: bool = False) -> object:
         found = group(lists, with_indices)
@@ -64,6 +66,12 @@ def _patches(face: CudaFace) -> list[contextlib.AbstractContextManager[object]]:
 
     return [
         mock.patch.object(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
+        mock.patch.object(torch.cuda, "is_bf16_supported", lambda *a, **k: has_bf16),
+        # Inside an operation the stand-in is off and the device shows; it is no part of the check.
+        mock.patch.dict(
+            torch.utils.checkpoint._allowed_determinism_checks_to_fns,
+            {"default": lambda x: {"shape": x.shape, "dtype": x.dtype}},
+        ),
         mock.patch.object(torch._C, "_group_tensors_by_device_and_dtype", grouped),
         mock.patch.object(torch, "clear_autocast_cache", clear_both),
     ]

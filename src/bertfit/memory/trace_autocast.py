@@ -48,6 +48,7 @@ class WeightCache:
             and tensor.is_leaf
             and not tensor._is_view()
             and torch.is_autocast_cache_enabled()
+            and not torch.is_inference_mode_enabled()
         ):
             return tensor.to(dtype)
         known = self._casts.get(id(tensor))
@@ -62,10 +63,11 @@ def cast_all(face: CudaFace, values: object, dtype: torch.dtype) -> object:
     """Cast every tensor of the card in a call's arguments."""
     if isinstance(values, Tensor):
         return face.cache.cast(values, dtype) if values.is_meta else values
+    # From the last to the first: GCC evaluates the arguments of a C++ call in that order.
     if isinstance(values, tuple | list):
-        return type(values)(cast_all(face, v, dtype) for v in values)
+        return type(values)([cast_all(face, v, dtype) for v in reversed(values)][::-1])
     if isinstance(values, dict):
-        return {k: cast_all(face, v, dtype) for k, v in values.items()}
+        return {k: cast_all(face, v, dtype) for k, v in reversed(values.items())}
     return values
 
 
@@ -77,13 +79,13 @@ def active() -> bool:
 def _lower(face, func, args, kwargs):
     if active():
         dtype = torch.get_autocast_dtype("cuda")
-        args, kwargs = cast_all(face, args, dtype), cast_all(face, kwargs, dtype)
+        kwargs, args = cast_all(face, kwargs, dtype), cast_all(face, args, dtype)
     return func(*args, **kwargs)
 
 
 def _fp32(face, func, args, kwargs):
     if active():
-        args, kwargs = cast_all(face, args, torch.float32), cast_all(face, kwargs, torch.float32)
+        kwargs, args = cast_all(face, kwargs, torch.float32), cast_all(face, args, torch.float32)
     return func(*args, **kwargs)
 
 

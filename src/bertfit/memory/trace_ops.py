@@ -83,6 +83,9 @@ class OpTrace(TorchDispatchMode):
             return self.note_all(func(*args, **keywords), args)
         if func._opname.startswith("_foreach_"):
             return self.foreach(func, args)
+        if _is_composite(func):  # inference mode hands them over whole
+            with self:
+                return func.decompose(*args, **keywords)
         raise ModelError(
             _(
                 "The memory of the operation {operation} is not known, so the need of this model "
@@ -156,6 +159,10 @@ class OpTrace(TorchDispatchMode):
             workspace = self.new((self.card.cublas_workspace_bytes,), torch.uint8)
             self.recorder.categorize(workspace, "workspace")
             self.workspaces.append(workspace)
+
+
+def _is_composite(func: OpOverload) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
 
 
 def _touches_card(args: Arguments) -> bool:

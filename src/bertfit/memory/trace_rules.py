@@ -42,12 +42,15 @@ PLAIN.update(
         aten.gather.default,
         aten.index_select.default,
         aten.native_dropout_backward.default,
-        aten._softmax_backward_data.default,
         aten._log_softmax_backward_data.default,
         aten.threshold_backward.default,
         aten.masked_fill_.Scalar,
         aten.tril.default,
         aten.triu.default,
+        aten._unsafe_view.default,
+        aten.select_backward.default,
+        aten.slice_backward.default,
+        aten.repeat.default,
     }
 )
 
@@ -185,11 +188,15 @@ def _reduce(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> 
 def _efficient(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     q, k, v, bias, wanted = args[:5]
     batch, heads, length, _ = q.shape
+    dropout = args[5] if len(args) > 5 else 0.0
+    if dropout:  # the generator's state is read on the host
+        seed, offset = (torch.empty((), dtype=torch.int64) for _ in range(2))
+    else:
+        seed, offset = t.new((), torch.int64), t.new((), torch.int64)
     out = t.new((batch, length, heads, v.shape[-1]), q.dtype)
     saved = kernels.round_up(length, kernels.EFFICIENT_LSE_ALIGNMENT) if wanted else 0
     lse = t.new((batch, heads, saved), torch.float32)
-    seed = torch.empty((), dtype=torch.int64)
-    return out.transpose(1, 2), lse, seed, torch.empty((), dtype=torch.int64)
+    return out.transpose(1, 2), lse, seed, offset
 
 
 @rule(aten._scaled_dot_product_efficient_attention_backward.default)
@@ -296,4 +303,30 @@ def _index(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> o
     copies = [t.contiguous(index.expand(shape)) for index in given]
     out = t.note_all(func(*args, **kwargs), args)
     del copies
+    return out
+
+
+@rule(aten.scatter_add.default)
+def _scatter_add(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """In place in `gather_backward` (FunctionsManual.cpp), which a dispatch mode turns off."""
+    if t.in_engine():
+        return args[0]
+    return t.note_all(func(*args, **kwargs), args)
+
+
+@rule(aten._softmax_backward_data.default)
+def _softmax_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """Source: aten/src/ATen/native/cuda/SoftMax.cu, `softmax_backward_cuda_out`: grad * output."""
+    grad, output = args[0], args[1]
+    out = t.new(grad.shape, args[3])
+    t.like(output)
+    return out
+
+
+@rule(aten.cumsum.default, aten.cumprod.default)
+def _cumulate(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """Source: aten/src/ATen/native/ReduceOps.cpp, `impl_func_cum_ops`: the input is cast first."""
+    out = t.note_all(func(*args, **kwargs), args)
+    if args[0].dtype != out.dtype:
+        t.like(args[0], out.dtype)
     return out
