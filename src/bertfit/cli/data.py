@@ -11,7 +11,7 @@ from bertfit.cli.options import with_fields
 from bertfit.cli.output import print_json, tell
 from bertfit.config import JobConfig, reading_fields
 from bertfit.data.check import DataReport, FileReport, check_files, count_files
-from bertfit.data.formats import ProblemLog, ReadOptions, read, task_of, write
+from bertfit.data.formats import SHOWN, ProblemLog, ReadOptions, read, task_of, write
 from bertfit.data.stats import Counts, total
 from bertfit.errors import ConfigError
 from bertfit.language import _
@@ -27,7 +27,7 @@ _READING = {
 _Files = Annotated[list[str], typer.Argument(help=_("labelled files or folders"))]
 _Json = Annotated[bool, typer.Option("--json", help=_("print one JSON document on stdout"))]
 _Quiet = Annotated[bool, typer.Option("--quiet", help=_("no progress bars"))]
-_SEVERITIES = ("error", "repair", "note")
+_SHOWN_NOTES = 5
 _BY_SUFFIX = {
     ".jsonl": "jsonl",
     ".json": "label-studio",
@@ -231,22 +231,19 @@ def _print_labels(counts: Counts) -> None:
 
 
 def _print_problems(log: ProblemLog, show: Callable[[str], None]) -> None:
-    """Show the first 20 places of every severity, and how many there are of each kind."""
-    titles = {"error": _("Errors"), "repair": _("Repaired"), "note": _("Noticed")}
-    for severity in _SEVERITIES:
-        shown = log.first(severity)  # type: ignore[arg-type]
-        if not shown:
-            continue
-        kinds: dict[str, int] = {}
-        for problem in log.problems:
-            if problem.severity == severity:
-                kinds[problem.kind] = log.by_kind[problem.kind]
-        listed = ", ".join(f"{kind} {count:,}" for kind, count in kinds.items())
-        show(_("{title}: {kinds}").format(title=titles[severity], kinds=listed))
-        for problem in shown:
-            show(f"  {problem}")
-        if len(shown) < log.count(severity):  # type: ignore[arg-type]
-            show(_("  ... the first {shown} are shown.").format(shown=len(shown)))
+    """Show how many there are of each kind, and the first places of each."""
+    titles = {"error": _("error"), "repair": _("repaired"), "note": _("noticed")}
+    for severity, title in titles.items():
+        found = [problem for problem in log.problems if problem.severity == severity]
+        for kind in dict.fromkeys(problem.kind for problem in found):
+            count = log.by_kind[kind]
+            places = [problem for problem in found if problem.kind == kind]
+            shown = places[: SHOWN if severity == "error" else _SHOWN_NOTES]
+            show(_("{kind} ({title}): {count:,}").format(kind=kind, title=title, count=count))
+            for problem in shown:
+                show(f"  {problem}")
+            if sum(problem.count for problem in shown) < count:
+                show(_("  ... the first {shown} are shown.").format(shown=len(shown)))
 
 
 def _command(name: str, function: Callable[..., int], help_text: str) -> None:

@@ -85,12 +85,8 @@ def check_files(
             for problem in _record_problems(example):
                 log.add(problem)
             _note_labels(example, labels)
-            index.add(
-                example.text,
-                hash(example.entities),
-                number,
-                example.source.line if example.source else 0,
-            )
+            line = example.source.line if example.source else 0
+            index.add(example.text, _annotation_hash(example), number, line)
         _note_untouched(report, log)
         reports.append(report)
     names = [report.path for report in reports]
@@ -163,11 +159,10 @@ def _overlaps(example: Example, entities: Sequence[Entity]) -> Iterator[Problem]
     kept, dropped = flat(entities)
     starts = [each.start for each in kept]
     for entity in dropped:
-        over = next(
-            (each for each in kept if each.start < entity.end and entity.start < each.end), None
-        )
-        if over is None:
+        place = bisect_left(starts, entity.end) - 1
+        if place < 0 or kept[place].end <= entity.start:
             continue
+        over = kept[place]
         if (over.start, over.end) == (entity.start, entity.end):
             kind = "same-span"
             message = _("two spans {start}-{end}: {other} and {label}. Training keeps the first.")

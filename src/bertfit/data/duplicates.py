@@ -133,4 +133,5 @@ def _text_bands(text: str, number: int) -> NDArray[np.uint64]:
     mixed = (grams ^ (grams >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
     hashes = (mixed[:, None] ^ (mixed[:, None] >> np.uint64(32))) * _FACTORS
     minima = (hashes >> np.uint64(20)).min(axis=0).reshape(_BANDS, _ROWS)
-    return (minima * _BAND_FACTORS).sum(axis=1, dtype=np.uint64)
+    bands: NDArray[np.uint64] = (minima * _BAND_FACTORS).sum(axis=1, dtype=np.uint64)
+    return bands

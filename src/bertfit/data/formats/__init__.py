@@ -4,12 +4,13 @@ The content decides what a file is; `ReadOptions` says what the content cannot.
 """
 
 from bertfit.data.formats.options import OffsetUnit, OnError, ReadOptions
-from bertfit.data.formats.problems import ProblemLog
+from bertfit.data.formats.problems import SHOWN, ProblemLog
 from bertfit.data.formats.reading import FORMATS, read, sniff, task_of
 from bertfit.data.formats.writing import WRITTEN_FORMATS, write
 
 __all__ = [
     "FORMATS",
+    "SHOWN",
     "WRITTEN_FORMATS",
     "OffsetUnit",
     "OnError",
