@@ -20,6 +20,7 @@ from pydantic.fields import FieldInfo
 
 from bertfit.errors import ConfigError
 from bertfit.language import N_, _
+from bertfit.units import parse_bytes
 
 Precision = Literal["fp32", "bf16", "fp16"]
 
@@ -126,6 +127,9 @@ class JobConfig(BaseModel):
     device: str | None = Field(
         default=None, description=N_("cpu, cuda, cuda:1, mps [the fastest here]")
     )
+    budget: int | None = Field(
+        default=None, description=N_("memory the job may take, such as 3.5GiB [the whole card]")
+    )
     precision: Precision | None = Field(
         default=None, description=N_("[bf16, else fp16 on cards, fp32]")
     )
@@ -144,6 +148,16 @@ class JobConfig(BaseModel):
     def _one_or_many(cls, value: object) -> object:
         return [value] if isinstance(value, str | Path) else value
 
+    @field_validator("budget", mode="before")
+    @classmethod
+    def _budget_is_a_size(cls, value: object) -> object:
+        if not isinstance(value, str | int) or isinstance(value, bool):
+            return value
+        try:
+            return parse_bytes(value)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+
     @field_validator("labels")
     @classmethod
     def _labels_are_distinct(cls, value: list[str] | None) -> list[str] | None:
@@ -153,7 +167,8 @@ class JobConfig(BaseModel):
 
     @model_validator(mode="after")
     def _overlap_leaves_room(self) -> "JobConfig":
-        if self.max_length is not None and (self.overlap or 0) > self.max_length // 2:
+        # Two special tokens are no part of a window's text.
+        if self.max_length is not None and (self.overlap or 0) > (self.max_length - 2) // 2:
             raise ValueError(
                 _("overlap {overlap} is more than half of max_length {max_length}").format(
                     overlap=self.overlap, max_length=self.max_length

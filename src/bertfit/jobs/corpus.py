@@ -10,7 +10,7 @@ from bertfit.config import JobConfig
 from bertfit.data.formats import ProblemLog, ReadOptions, read, task_of
 from bertfit.data.segments import choose_split
 from bertfit.data.tags import label_scheme
-from bertfit.errors import DataError
+from bertfit.errors import ConfigError, DataError
 from bertfit.language import _
 from bertfit.types import Example, LabelScheme, Split, Task
 
@@ -56,6 +56,13 @@ def read_corpus(job: JobConfig, say: Say) -> Corpus:
     """
     options = read_options(job)
     task = job.task or task_of(job.train_file[0], options)
+    if task == "segmentation" and job.split == "words":
+        raise ConfigError(
+            _(
+                "--split words: in word segmentation the words of the file are the answer. Leave "
+                "--split out, or say --split characters."
+            )
+        )
     train = _annotated(job.train_file, options, say)
     if job.eval_file:
         dev = _annotated(job.eval_file, options, say)

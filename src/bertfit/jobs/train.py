@@ -1,8 +1,9 @@
 """Train a tagger: from files to a run folder, top to bottom."""
 
+import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -12,29 +13,30 @@ from torch import nn
 from tqdm.auto import tqdm
 
 from bertfit.config import JobConfig, Precision
-from bertfit.data.batches import cut, pad, steps_of_epoch
-from bertfit.data.formats import ProblemLog
-from bertfit.data.pieces import TextTokenizer, unknown_share
-from bertfit.data.scores import Scorer
-from bertfit.data.windows import merge, windows
-from bertfit.engine.device import choose_device, seed_step
+from bertfit.data.batches import steps_of_epoch
+from bertfit.engine.fence import check_budget, check_floor, check_host, fence, floor_bytes
 from bertfit.engine.nonfinite import find_nonfinite
-from bertfit.engine.optim import Schedule, Update, parameter_groups
-from bertfit.engine.precision import LossScale, choose_precision
-from bertfit.engine.step import StepResult, train_step
-from bertfit.errors import ModelError
-from bertfit.jobs.corpus import Corpus, Say, read_corpus, report_problems
-from bertfit.jobs.predict import Predictor, text_tokenizer
+from bertfit.engine.oom import Done, attempt
+from bertfit.engine.optim import Schedule, Update, UpdateBroken, parameter_groups
+from bertfit.engine.precision import choose_precision
+from bertfit.engine.recovery import Steps
+from bertfit.engine.workplace import Workplace, choose_workplace
+from bertfit.errors import BudgetError, ModelError
+from bertfit.jobs.corpus import Corpus, Say, read_corpus
+from bertfit.jobs.dev_scores import DevScores, one_line, score_of
+from bertfit.jobs.lessons import make_lessons
+from bertfit.jobs.predict import Predictor
 from bertfit.jobs.run_folder import RunFolder, default_folder
 from bertfit.jobs.starting_point import TINY, starting_tagger
+from bertfit.jobs.step_log import PendingStep, StepLog
 from bertfit.language import _
+from bertfit.memory.monitor import Monitor
 from bertfit.models.encoder import find_model, head_parameters
-from bertfit.models.rows import RowEmbedding, keep_rows, whole_embedding
+from bertfit.models.rows import keep_rows, whole_embedding
 from bertfit.models.tagger import Tagger, save_tagger
-from bertfit.types import Example, Scores, StepRecord, Window
+from bertfit.types import Scores
+from bertfit.units import format_bytes
 
-UNKNOWN_WARN = 0.01
-UNKNOWN_REFUSE = 0.30
 CPU_MICRO_BATCH_TOKENS = 1024
 CARD_MICRO_BATCH_TOKENS = 8192
 HEAD_LEARNING_RATE = 1e-3
@@ -50,6 +52,7 @@ class TrainReport:
         best_step: the step whose model was kept.
         seconds: wall-clock time of training and evaluation.
         sentences_per_second: training texts per second of training, evaluation not counted.
+        oom_retries: how often memory ended in a step, and the step was run again.
     """
 
     output_dir: Path
@@ -58,36 +61,33 @@ class TrainReport:
     steps: int
     seconds: float
     sentences_per_second: float
+    oom_retries: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Pending:
-    """A step whose numbers the host has not read yet."""
-
-    step: int
-    epoch: float
-    examples: list[int]
-    learning_rate: float
-    result: StepResult
-    cuts: tuple[int, ...]
-    num_tokens: int
-    seconds: float
-
-
-def train(job: JobConfig, *, progress: bool = True, say: Say | None = None) -> TrainReport:
+def train(
+    job: JobConfig,
+    *,
+    progress: bool = True,
+    say: Say | None = None,
+    cuts: Sequence[Sequence[int]] = (),
+) -> TrainReport:
     """Run one training job and leave a run folder.
 
     Args:
         job: what is asked.
         progress: show progress bars on stderr.
         say: told what the user should know; None writes to stderr.
+        cuts: micro-batches of the first steps, as the `steps.jsonl` of another run records them: so
+            a run that had to cut smaller can be repeated bit for bit.
 
     Raises:
         BertfitError: see `bertfit.errors`.
     """
     say = say or _say
-    device = choose_device(job.device)
-    precision = choose_precision(job.precision, device)
+    place = choose_workplace(job.device)
+    precision = choose_precision(job.precision, place.device)
+    if job.budget is not None:
+        check_budget(job.budget, place.total_bytes, place.context_bytes, place.name)
     output = job.output_dir or default_folder(job)
     RunFolder.check(output, job)
     if job.model != TINY:
@@ -95,8 +95,8 @@ def train(job: JobConfig, *, progress: bool = True, say: Say | None = None) -> T
     corpus = read_corpus(job, say)
     torch.manual_seed(job.seed)
     tagger = starting_tagger(job, corpus, say)
-    with RunFolder.create(output, job) as run:
-        return _Training(job, corpus, tagger, device, precision, run, progress, say).run()
+    with fence(place.device, job.budget, place.context_bytes), RunFolder.create(output, job) as run:
+        return _Training(job, corpus, tagger, place, precision, run, progress, say, cuts).run()
 
 
 def _say(message: str) -> None:
@@ -111,20 +111,20 @@ class _Training:
         job: JobConfig,
         corpus: Corpus,
         tagger: Tagger,
-        device: torch.device,
+        place: Workplace,
         precision: Precision,
         run: RunFolder,
         progress: bool,
         say: Say,
+        cuts: Sequence[Sequence[int]],
     ) -> None:
-        self.job, self.corpus, self.tagger, self.device = job, corpus, tagger, device
+        self.job, self.corpus, self.tagger, self.place = job, corpus, tagger, place
         self.precision, self.folder, self.progress, self.say = precision, run, progress, say
-        tokenizer = text_tokenizer(tagger.tokenizer)
-        self.train_windows = self._by_example(corpus.train, tokenizer)
-        self.dev_windows = list(self._windows(corpus.dev, tokenizer, None))
-        self._check_unknown(tokenizer)
-        self.rows = self._keep_rows()
-        self.model = tagger.model.to(device)
+        self.cuts = cuts
+        self.lessons = make_lessons(corpus, tagger, job.model, say)
+        self.rows = keep_rows(tagger.model, self.lessons.piece_ids(tagger))
+        self._check_memory()
+        self.model = tagger.model.to(place.device)
         head = [parameter for __, parameter in head_parameters(self.model)]
         self.update = Update(
             parameter_groups(
@@ -136,148 +136,200 @@ class _Training:
             ),
             max_grad_norm=job.max_grad_norm,
         )
-        self.steps_per_epoch = -(-len(corpus.train) // job.batch_size)
-        self.num_steps = self.steps_per_epoch * job.num_train_epochs
+        self.num_steps = -(-len(corpus.train) // job.batch_size) * job.num_train_epochs
         self.schedule = Schedule(num_steps=self.num_steps, warmup_steps=job.warmup_steps)
-        self.loss_scale = LossScale() if precision == "fp16" else None
-        self.micro_batch_tokens = job.micro_batch_tokens or (
-            CPU_MICRO_BATCH_TOKENS if device.type == "cpu" else CARD_MICRO_BATCH_TOKENS
+        self.steps = Steps(
+            self.model,
+            self.update,
+            device=place.device,
+            precision=precision,
+            pad_id=tagger.tokenizer.pad_id,
+            seed=job.seed,
+            card=place.gauge,
+            micro_batch_tokens=job.micro_batch_tokens
+            or (CARD_MICRO_BATCH_TOKENS if place.is_card else CPU_MICRO_BATCH_TOKENS),
+            step=place.step,
         )
+        self.monitor = Monitor(place.gauge, run.add_sample)
+        self.log = StepLog(run, self._explain)
+        self.dev = DevScores(corpus, self.lessons, job.early_stopping_patience, progress)
         self.step = 0
         self.decay = 1.0  # of the embedding rows that are not trained
         self.training_seconds = 0.0
         self.texts = 0
-        self.pending: list[_Pending] = []
-        self.best: Scores | None = None
-        self.best_step = 0
-        self.evaluations: list[dict[str, object]] = []
-        self.without_gain = 0
 
     def run(self) -> TrainReport:
         """Train to the end, or until early stopping; keep the best model."""
         started = time.perf_counter()
         self.model.train()
-        with tqdm(
-            total=self.num_steps,
-            disable=not self.progress,
-            dynamic_ncols=True,
-            unit=_("step"),
-            desc=_("training"),
-        ) as bar:
+        with (
+            self.monitor,
+            tqdm(
+                total=self.num_steps,
+                disable=not self.progress,
+                dynamic_ncols=True,
+                unit=_("step"),
+                desc=_("training"),
+            ) as bar,
+        ):
+            if self.place.is_card:
+                self._rehearse()
             for epoch in range(self.job.num_train_epochs):
                 if self._run_epoch(epoch, bar):
                     break
-        if not self.dev_windows:
-            self._save()
+            if not self.lessons.dev:
+                self._save()
         return TrainReport(
             output_dir=self.folder.path,
-            scores=self.best,
-            best_step=self.best_step,
+            scores=self.dev.best,
+            best_step=self.dev.best_step,
             steps=self.step,
             seconds=time.perf_counter() - started,
             sentences_per_second=self.texts / max(self.training_seconds, 1e-9),
+            oom_retries=self.log.oom_retries,
         )
 
     def _run_epoch(self, epoch: int, bar: "tqdm[NoReturn]") -> bool:
         """Run one epoch; True when training should stop early."""
+        self.steps.regrow()
         steps = steps_of_epoch(len(self.corpus.train), self.job.batch_size, self.job.seed, epoch)
         for number, examples in enumerate(steps):
             self._run_step(epoch + (number + 1) / len(steps), examples)
             bar.update()
             if self.step % self.job.logging_steps == 0:
-                self._read_pending(bar)
+                self._read_log(bar)
             last = number + 1 == len(steps)
             due = self.job.eval_steps and self.step % self.job.eval_steps == 0
             if due or (last and not self.job.eval_steps):
-                self._read_pending(bar)
-                if self.dev_windows and self._evaluate(epoch + 1, bar):
+                self._read_log(bar)
+                if self.lessons.dev and self._evaluate(epoch + 1):
                     return True
-        self._read_pending(bar)
+        self._read_log(bar)
         return False
 
     def _run_step(self, epoch: float, examples: list[int]) -> None:
         started = time.perf_counter()
-        chosen = [window for i in examples for window in self.train_windows[i]]
-        cuts = cut(chosen, self.micro_batch_tokens)
-        batches = [pad(part, self.tagger.tokenizer.pad_id) for part in cuts]
-        factor = self.schedule.factor(self.step)
-        rate = self.update.set_rate(factor)
-        while True:
-            seed_step(self.job.seed, self.step)
-            result = train_step(
-                self.model,
-                self.update,
-                batches,
-                device=self.device,
-                precision=self.precision,
-                loss_scale=self.loss_scale.scale if self.loss_scale else 1.0,
-            )
-            # fp16 alone asks the card once a step: a refused step is run again before the next.
-            if self.loss_scale is None or not bool(result.refused):
-                break
-            if not self.loss_scale.refuse():
-                self._explain(self.step + 1, examples)
-        if self.loss_scale is not None:
-            self.loss_scale.accept()
-        if any(batch.num_labelled for batch in batches):
+        rate = self.update.set_rate(self.schedule.factor(self.step))
+        cuts = self.cuts[self.step] if self.step < len(self.cuts) else None
+        try:
+            done = self.steps.run(self.step, self.lessons.of(examples), cuts)
+        except BudgetError as error:
+            raise BudgetError(f"{error} {self.dev.saved(self.folder.model)}") from None
+        except UpdateBroken as error:
+            raise BudgetError(
+                _(
+                    "Step {step}: memory ended while the weights were changed ({reason}), so they "
+                    "are not to be used and the run stops. {saved}"
+                ).format(step=self.step + 1, reason=error, saved=self.dev.saved(self.folder.model))
+            ) from None
+        if done.num_labelled:
             self.decay *= 1 - rate * self.job.weight_decay
         self.step += 1
+        self.monitor.step = self.step
+        if done.oom_retries:
+            self.say(
+                _(
+                    "Step {step}: memory ended {count} times; the step was run again, whole, in "
+                    "{parts} micro-batches."
+                ).format(step=self.step, count=done.oom_retries, parts=len(done.cuts))
+            )
         seconds = time.perf_counter() - started
         self.training_seconds += seconds
         self.texts += len(examples)
-        self.pending.append(
-            _Pending(
+        self.log.add(
+            PendingStep(
                 step=self.step,
                 epoch=epoch,
                 examples=examples,
                 learning_rate=rate,
-                result=result,
-                cuts=tuple(len(part) for part in cuts),
-                num_tokens=sum(batch.num_tokens for batch in batches),
+                done=done,
                 seconds=seconds,
+                peak_reserved_bytes=self.place.gauge.peak_reserved_bytes(),
             )
         )
 
-    def _read_pending(self, bar: "tqdm[NoReturn]") -> None:
-        """Read the numbers of the steps since the last time, in one transfer (law 8)."""
-        if not self.pending:
+    def _read_log(self, bar: "tqdm[NoReturn]") -> None:
+        facts = self.log.read()
+        if not facts:
             return
-        results = [step.result for step in self.pending]
-        numbers = torch.stack([torch.stack([r.loss, r.grad_norm, r.refused]) for r in results])
-        pending, self.pending = self.pending, []
-        rows = numbers.cpu().tolist()
-        for step, (__, __, refused) in zip(pending, rows, strict=True):
-            if refused:
-                self._explain(step.step, step.examples)
-        self.folder.add_steps(
-            [
-                StepRecord(
-                    step=step.step,
-                    epoch=step.epoch,
-                    loss=loss,
-                    learning_rate=step.learning_rate,
-                    grad_norm=grad_norm,
-                    tokens_per_second=step.num_tokens / step.seconds,
-                    cuts=step.cuts,
-                )
-                for step, (loss, grad_norm, __) in zip(pending, rows, strict=True)
-            ]
-        )
-        mean_loss = sum(row[0] for row in rows) / len(rows)
-        rate = sum(s.num_tokens for s in pending) / sum(s.seconds for s in pending)
-        facts = {"loss": f"{mean_loss:.3f}", _("tokens/s"): f"{rate:.0f}"}
-        if self.best is not None:
-            facts["F1"] = f"{score_of(self.best):.3f}"
+        if self.place.is_card:
+            facts[_("memory")] = format_bytes(
+                self.place.gauge.peak_reserved_bytes() + self.place.context_bytes
+            )
+        if self.dev.best is not None:
+            facts["F1"] = f"{score_of(self.dev.best):.3f}"
         bar.set_postfix(facts)
 
-    def _explain(self, step: int, examples: list[int]) -> None:
+    def _evaluate(self, epoch: int) -> bool:
+        """Score the dev data, keep the model if it is the best; True when patience is over."""
+        self.update.clear()  # gradients are of no use now, and scoring needs room
+        predictor = Predictor(self.tagger, device=self.place.device, precision=self.precision)
+        scores = self.dev.score(predictor, self.place.gauge)
+        self.model.train()
+        better = self.dev.add(scores, self.step, epoch)
+        if better:
+            self._save()
+        self.dev.write(self.folder)
+        self.say(
+            _("epoch {epoch}, step {step}: dev {scores}{mark}").format(
+                epoch=epoch, step=self.step, scores=one_line(scores), mark=" *" if better else ""
+            )
+        )
+        if self.dev.patience_is_over:
+            self.say(
+                _("No better score in {count} evaluations: stopping early.").format(
+                    count=self.job.early_stopping_patience
+                )
+            )
+        return self.dev.patience_is_over
+
+    def _save(self) -> None:
+        """Write the model; where memory ends, once more with everything freed that can be."""
+
+        def write() -> None:
+            with whole_embedding(self.model, self.rows, self.decay):
+                save_tagger(self.tagger, self.folder.model)
+
+        done = attempt(write, self.place.gauge)
+        if not isinstance(done, Done):
+            self.update.clear()
+            self.place.gauge.free_cached()
+            done = attempt(write, self.place.gauge)
+        if not isinstance(done, Done):
+            raise BudgetError(
+                _(
+                    "Step {step}: the model could not be saved, memory ended ({reason}). An older "
+                    "model in {folder} is untouched. Close other programs and run again."
+                ).format(step=self.step, reason=done.message, folder=self.folder.model)
+            )
+
+    def _rehearse(self) -> None:
+        """Take the largest micro-batch's memory before step 1, and say where it had to shrink."""
+        asked = self.steps.micro_batch_tokens
+        if self.steps.rehearse(self.lessons.longest(self.job.batch_size)):
+            self.say(
+                _(
+                    "Micro-batches hold {tokens} tokens, not {asked}: the largest would not fit."
+                ).format(tokens=self.steps.micro_batch_tokens, asked=asked)
+            )
+
+    def _check_memory(self) -> None:
+        """Refuse what cannot fit, before anything is made on the device."""
+        needed = floor_bytes(self.tagger.model, self.precision)
+        if self.job.budget is not None:
+            check_floor(self.job.budget, needed, self.place.context_bytes)
+        held = sum(p.numel() * p.element_size() for p in self.tagger.model.parameters())
+        # On a card the host holds the model once more while it is saved.
+        check_host(held if self.place.is_card else needed - held)
+
+    def _explain(self, step: int, examples: Sequence[int]) -> None:
         """Raise what is known about a step that was not finite; the weights are as before it."""
-        chosen = [window for i in examples for window in self.train_windows[i]]
+        chosen = self.lessons.of(examples)
         found = find_nonfinite(
             self.model,
             chosen,
             self.tagger.tokenizer.pad_id,
-            device=self.device,
+            device=self.place.device,
             precision=self.precision,
         )
         if found is None:
@@ -297,126 +349,12 @@ class _Training:
             ).format(step=step, layer=found[1], source=example.source or example.id)
         )
 
-    def _evaluate(self, epoch: int, bar: "tqdm[NoReturn]") -> bool:
-        """Score the dev data, keep the model if it is the best; True when patience is over."""
-        predictor = Predictor(self.tagger, device=self.device, precision=self.precision)
-        scorer = Scorer(self.corpus.task)
-        stream: Iterator[Window] = iter(self.dev_windows)
-        shown = tqdm(
-            stream,
-            total=len(self.dev_windows),
-            disable=not self.progress,
-            leave=False,
-            dynamic_ncols=True,
-            desc=_("evaluating"),
-        )
-        found = merge(
-            predictor.tag(iter(shown)), self.tagger.scheme, num_examples=len(self.corpus.dev)
-        )
-        for example, entities in zip(self.corpus.dev, found, strict=True):
-            scorer.add(example.entities or (), entities)
-        shown.close()
-        scores = scorer.scores()
-        self.model.train()
-        better = self.best is None or score_of(scores) > score_of(self.best)
-        if better:
-            self.best, self.best_step, self.without_gain = scores, self.step, 0
-            self._save()
-        else:
-            self.without_gain += 1
-        self.evaluations.append(
-            {"step": self.step, "epoch": epoch, "f1": score_of(scores), "best": better}
-        )
-        assert self.best is not None
-        self.folder.write_scores(self.evaluations, self.best)
-        self.say(
-            _("epoch {epoch}, step {step}: dev {scores}{mark}").format(
-                epoch=epoch, step=self.step, scores=one_line(scores), mark=" *" if better else ""
-            )
-        )
-        patience = self.job.early_stopping_patience
-        if patience is not None and self.without_gain >= patience:
-            self.say(
-                _("No better score in {count} evaluations: stopping early.").format(count=patience)
-            )
-            return True
-        return False
-
-    def _save(self) -> None:
-        with whole_embedding(self.model, self.rows, self.decay):
-            save_tagger(self.tagger, self.folder.model)
-
-    def _windows(
-        self, examples: list[Example], tokenizer: TextTokenizer, log: ProblemLog | None
-    ) -> Iterator[Window]:
-        return windows(
-            examples,
-            tokenizer,
-            scheme=self.tagger.scheme if log is not None else None,
-            max_length=self.tagger.max_length,
-            overlap=self.tagger.overlap,
-            split=self.corpus.split,
-            on_problem=None if log is None else log.add,
-        )
-
-    def _by_example(self, examples: list[Example], tokenizer: TextTokenizer) -> list[list[Window]]:
-        log = ProblemLog()
-        grouped: list[list[Window]] = [[] for __ in examples]
-        for window in self._windows(examples, tokenizer, log):
-            grouped[window.index].append(window)
-        report_problems(log, self.say)
-        return grouped
-
-    def _all_windows(self) -> Iterator[Window]:
-        for group in self.train_windows:
-            yield from group
-        yield from self.dev_windows
-
-    def _check_unknown(self, tokenizer: TextTokenizer) -> None:
-        share = unknown_share((w for group in self.train_windows for w in group), tokenizer)
-        if share > UNKNOWN_REFUSE:
-            raise ModelError(
-                _(
-                    "{share:.0%} of the training text is unknown to the tokenizer of {model}: it "
-                    "was made for another language or script. Choose another model."
-                ).format(share=share, model=self.job.model)
-            )
-        if share > UNKNOWN_WARN:
-            self.say(
-                _(
-                    "Warning: {share:.1%} of the training text is unknown to the tokenizer of "
-                    "{model} and looks the same to the model ([UNK])."
-                ).format(share=share, model=self.job.model)
-            )
-
-    def _keep_rows(self) -> RowEmbedding:
-        tokenizer = self.tagger.tokenizer
-        ids = {tokenizer.pad_id, tokenizer.unk_id, *tokenizer.prefix, *tokenizer.suffix}
-        for window in self._all_windows():
-            ids.update(window.input_ids.tolist())
-        return keep_rows(self.tagger.model, ids)
-
 
 def default_learning_rate(model: nn.Module) -> float:
-    """Return 5e-5 for a width of 768, more for narrower encoders, less for wider ones.
+    """Return 5e-5 for a width of 768, ten times that for half the width, up to 1e-3.
 
-    BERT's paper tunes 2e-5 to 5e-5 for width 768; the narrow encoders measured in `docs/recipe.md`
-    learn best at several times that.
+    BERT's paper tunes 2e-5 to 5e-5 for width 768; encoders of width 384 learnt best at 5e-4
+    (`docs/recipe.md`). Between and beyond them the rate follows a power of the width.
     """
     width = int(model.config.hidden_size)  # type: ignore[union-attr, arg-type]
-    return min(1e-3, 5e-5 * (768 / width) ** 2)
-
-
-def score_of(scores: Scores) -> float:
-    """Return the number that models are compared by: micro F1, or accuracy for POS."""
-    return scores.micro.f1 if scores.accuracy is None else scores.accuracy
-
-
-def one_line(scores: Scores) -> str:
-    """Write the main scores in one line."""
-    if scores.accuracy is not None:
-        return _("accuracy {accuracy:.4f}").format(accuracy=scores.accuracy)
-    micro = scores.micro
-    return _("F1 {f1:.4f} (precision {precision:.4f}, recall {recall:.4f})").format(
-        f1=micro.f1, precision=micro.precision, recall=micro.recall
-    )
+    return float(min(1e-3, 5e-5 * 10 ** math.log2(768 / width)))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from safetensors import SafetensorError
 from torch import nn
 
 from bertfit.errors import ModelError
@@ -83,31 +84,43 @@ def save_tagger(tagger: Tagger, folder: Path) -> None:
     """Write a tagger; the folder appears whole or not at all.
 
     Raises:
-        OSError: the disk is full or not writable; an older folder is still there then.
+        ModelError: the disk is full or not writable; an older folder is still there then.
     """
     new = folder.with_name(folder.name + ".new")
-    shutil.rmtree(new, ignore_errors=True)
-    new.mkdir(parents=True)
-    save_pretrained(tagger.model, tagger.tokenizer.fast, new)
-    info = {
-        "format_version": FORMAT_VERSION,
-        "task": tagger.task,
-        "encoding": tagger.scheme.encoding,
-        "labels": list(tagger.scheme.labels),
-        "split": tagger.split,
-        "max_length": tagger.max_length,
-        "overlap": tagger.overlap,
-    }
-    text = json.dumps(info, ensure_ascii=False, indent=2) + "\n"
-    (new / INFO_FILE).write_text(text, encoding="utf-8")
+    try:
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(parents=True)
+        save_pretrained(tagger.model, tagger.tokenizer.fast, new)
+        info = {
+            "format_version": FORMAT_VERSION,
+            "task": tagger.task,
+            "encoding": tagger.scheme.encoding,
+            "labels": list(tagger.scheme.labels),
+            "split": tagger.split,
+            "max_length": tagger.max_length,
+            "overlap": tagger.overlap,
+        }
+        text = json.dumps(info, ensure_ascii=False, indent=2) + "\n"
+        (new / INFO_FILE).write_text(text, encoding="utf-8")
+        _replace(folder, new)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(new, ignore_errors=True)
+        raise ModelError(
+            _(
+                "{folder}: the model cannot be written ({reason}). What was saved there before is "
+                "whole. Make room, or name another --output-dir."
+            ).format(folder=folder, reason=" ".join(str(error).split()))
+        ) from None
+
+
+def _replace(folder: Path, new: Path) -> None:
+    """Put a new folder in the place of an old one."""
+    old = folder.with_name(folder.name + ".old")
     if folder.exists():
-        old = folder.with_name(folder.name + ".old")
         shutil.rmtree(old, ignore_errors=True)
         os.replace(folder, old)
-        os.replace(new, folder)
-        shutil.rmtree(old)
-    else:
-        os.replace(new, folder)
+    os.replace(new, folder)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def load_tagger(
