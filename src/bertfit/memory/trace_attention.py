@@ -51,6 +51,14 @@ def _as_bias(mask: Tensor | None, dtype: torch.dtype, face: CudaFace) -> Tensor 
     return torch.where(mask, zero, low)
 
 
+def _aligned(mask: Tensor) -> Tensor:
+    """Pad the rows of a bias to 8 elements, as `preprocess_mask` does."""
+    if all(mask.stride(d) % 8 == 0 for d in range(mask.ndim - 1)) and mask.stride(-1) == 1:
+        return mask
+    length = mask.shape[-1]
+    return F.pad(mask, (0, -length % 8))[..., :length]
+
+
 @handles(F.scaled_dot_product_attention)
 def _attention(face, func, args, kwargs):
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
@@ -72,7 +80,7 @@ def _attention(face, func, args, kwargs):
     if kernel == "efficient":
         grad = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
         if mask is not None:
-            mask = mask.expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+            mask = _aligned(mask).expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
         return torch.ops.aten._scaled_dot_product_efficient_attention(
             q, k, v, mask, grad, dropout, causal, scale=scale
         )[0]

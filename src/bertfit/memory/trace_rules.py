@@ -51,6 +51,7 @@ PLAIN.update(
         aten.select_backward.default,
         aten.slice_backward.default,
         aten.repeat.default,
+        aten.constant_pad_nd.default,
     }
 )
 
@@ -223,8 +224,9 @@ def _flash(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> o
     batch, heads, length, _ = q.shape
     out = t.new((batch, length, heads, v.shape[-1]), q.dtype)
     lse = t.new((batch, heads, length), torch.float32)
-    host = torch.empty((), dtype=torch.int64)
-    return out.transpose(1, 2), lse, None, None, length, k.shape[2], host, host.clone(), None
+    state, unused = t.new((2,), torch.int64), t.new((), torch.int64)
+    t.temporary(16)  # the state of the generator, on its way to the kernel
+    return out.transpose(1, 2), lse, None, None, length, k.shape[2], state, unused, None
 
 
 @rule(aten._scaled_dot_product_flash_attention_backward.default)
