@@ -4,9 +4,9 @@ Names are those of `transformers.TrainingArguments` where that name exists. `Non
 bertfit chooses.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -23,6 +23,7 @@ from bertfit.language import N_, _
 from bertfit.units import parse_bytes
 
 Precision = Literal["fp32", "bf16", "fp16"]
+Record = TypeVar("Record", bound=BaseModel)
 
 
 class JobConfig(BaseModel):
@@ -195,10 +196,20 @@ def job_config(values: Mapping[str, Any], config_file: Path | None = None) -> Jo
     """
     merged = _read_yaml(config_file) if config_file is not None else {}
     merged.update({name: value for name, value in values.items() if value is not None})
+    return validated(JobConfig, merged)
+
+
+def validated(record: type[Record], values: Mapping[str, Any]) -> Record:
+    """Make a record of values, or report every fault at once.
+
+    Raises:
+        ConfigError: with all faults in one message.
+    """
+    given = {name: value for name, value in values.items() if value is not None}
     try:
-        return JobConfig.model_validate(merged)
+        return record.model_validate(given)
     except ValidationError as error:
-        raise ConfigError(_faults(error)) from None
+        raise ConfigError(_faults(error, record.model_fields)) from None
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -231,7 +242,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return {str(name).replace("-", "_"): value for name, value in loaded.items()}
 
 
-def _faults(error: ValidationError) -> str:
+def _faults(error: ValidationError, names: Iterable[str]) -> str:
     from difflib import get_close_matches
 
     lines = []
@@ -239,7 +250,7 @@ def _faults(error: ValidationError) -> str:
         name = str(fault["loc"][0]) if fault["loc"] else ""
         flag = "--" + name.replace("_", "-")
         if fault["type"] == "extra_forbidden":
-            near = get_close_matches(name, JobConfig.model_fields, n=1)
+            near = get_close_matches(name, names, n=1)
             hint = _(" Did you mean {near}?").format(near=near[0]) if near else ""
             lines.append(_("{name}: there is no such setting.").format(name=name) + hint)
         elif fault["type"] == "missing":

@@ -15,6 +15,7 @@ COMMANDS = {
     "evaluate": N_("Score a tagger on labelled files."),
     "predict": N_("Find the entities of texts."),
     "data": N_("Check, count and convert labelled files."),
+    "estimate": N_("Say what a job needs on a card, before it runs."),
     "doctor": N_("Say what this machine can do and what is in the way."),
     "demo": N_("Train, score and use a small tagger on built-in data."),
 }

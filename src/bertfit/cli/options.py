@@ -37,7 +37,7 @@ def with_fields(
 
 def _flag(name: str, field: FieldInfo) -> inspect.Parameter:
     flag = "--" + name.replace("_", "-")
-    text = _(field.description or "")
+    text = _(field.description) if field.description else ""
     has_default = field.default is not None and field.default != [] and not field.is_required()
     if has_default and not _is_bool(field):
         text += f" [{field.default}]"

@@ -394,19 +394,52 @@ def set_dropout(config: Any, dropout: float) -> None:
         config.classifier_dropout = dropout
 
 
+def config_fields(folder: Path) -> dict[str, Any]:
+    """Return the fields of a folder's config.json, from which a model without weights is built.
+
+    Raises:
+        ModelError: it cannot be read, or does not say how large the model is.
+    """
+    config = read_config(folder)
+    raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    missing = [names[0] for names in _SIZES if not any(name in raw for name in names)]
+    if missing:
+        raise ModelError(
+            _("{path}: lacks {fields}, so the size of the model is not known.").format(
+                path=folder / "config.json", fields=", ".join(missing)
+            )
+        )
+    fields: dict[str, Any] = config.to_dict()
+    return fields
+
+
+# What a config.json must say; transformers fills the rest with the defaults of the family.
+_SIZES = (
+    ("vocab_size",),
+    ("hidden_size", "dim", "d_model"),
+    ("num_hidden_layers", "n_layers", "num_layers"),
+)
+
+
 def build_classifier(
-    config: Mapping[str, Any], tags: tuple[str, ...], dropout: float | None = None
+    config: Mapping[str, Any],
+    tags: tuple[str, ...],
+    dropout: float | None = None,
+    attn_implementation: Literal["sdpa", "eager"] | None = None,
 ) -> nn.Module:
     """Build a model with new weights from the fields of a config.json."""
     import transformers
 
-    fields = {name: value for name, value in config.items() if name != "model_type"}
+    unwanted = ("model_type", "id2label", "label2id", "num_labels", "architectures")
+    fields = {name: value for name, value in config.items() if name not in unwanted}
     made = transformers.AutoConfig.for_model(str(config["model_type"]), **fields)
     made.id2label = dict(enumerate(tags))
     made.label2id = {tag: i for i, tag in enumerate(tags)}
     if dropout is not None:
         set_dropout(made, dropout)
-    model: nn.Module = transformers.AutoModelForTokenClassification.from_config(made)
+    model: nn.Module = transformers.AutoModelForTokenClassification.from_config(
+        made, attn_implementation=attn_implementation
+    )
     return model
 
 

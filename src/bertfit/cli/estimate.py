@@ -1,0 +1,79 @@
+"""`bertfit estimate`: what a job needs on a card, and what would change it."""
+
+from typing import Annotated, Any
+
+import typer
+
+from bertfit.cli.options import with_fields
+from bertfit.cli.output import print_json
+from bertfit.config import validated
+from bertfit.language import _
+from bertfit.planning.request_config import EstimateConfig
+from bertfit.units import format_bytes
+
+
+def _estimate(
+    fields: dict[str, Any],
+    levers: Annotated[
+        bool, typer.Option("--levers", help=_("also show what one step of each lever would change"))
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help=_("print one JSON document on stdout"))
+    ] = False,
+) -> int:
+    asked = validated(EstimateConfig, fields)
+    from bertfit.diagnose.explain import compare, explain
+    from bertfit.planning.request import estimate, lever_steps
+
+    found, device, settings = estimate(asked)
+    fits = found.required_bytes <= device.total_bytes
+    effects = compare(found, lever_steps(asked)) if levers else []
+    if as_json:
+        print_json(
+            {
+                "model": asked.model,
+                "card": device,
+                "settings": settings,
+                "estimate": found,
+                "fits": fits,
+                "parts": explain(found),
+                "levers": effects,
+            }
+        )
+        return 0 if fits else 3
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    table.add_column(justify="right", style="dim")
+    table.add_column(style="dim")
+    for part in explain(found):
+        bar = "█" * round(12 * max(part.share, 0))
+        table.add_row(part.name, format_bytes(part.size_bytes), bar, part.meaning)
+    console.print(table)
+    verdict = _("fits") if fits else _("does not fit")
+    console.print(
+        _(
+            "{model} on {card}: {required} required of {total}: {verdict}. The peak is in {phase} "
+            "({module})."
+        ).format(
+            model=asked.model,
+            card=device.name,
+            required=format_bytes(found.required_bytes),
+            total=format_bytes(device.total_bytes),
+            verdict=verdict,
+            phase=found.peak_phase or "-",
+            module=found.peak_module or "-",
+        ),
+        style="green" if fits else "red",
+    )
+    for effect in effects:
+        sign = "+" if effect.difference_bytes > 0 else "-"
+        console.print(f"  {sign}{format_bytes(abs(effect.difference_bytes)):>9}  {effect.change}")
+    return 0 if fits else 3
+
+
+command = with_fields(_estimate, EstimateConfig.model_fields)

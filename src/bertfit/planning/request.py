@@ -1,0 +1,134 @@
+"""From what a user asks (a model's name, a card's name, sizes) to an estimate; no weights are "
+"read.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from bertfit.config import Precision
+from bertfit.errors import ModelError
+from bertfit.language import _
+from bertfit.memory.device import resolve_device
+from bertfit.models.catalogue import known_config
+from bertfit.models.encoder import build_classifier, config_fields, max_positions
+from bertfit.planning.estimate import BuildModel, estimate_memory
+from bertfit.planning.levers import PredictSettings, Settings, TrainSettings
+from bertfit.planning.request_config import EstimateConfig
+from bertfit.types import DeviceSpec, MemoryEstimate
+
+
+def card_precision(device: DeviceSpec) -> Precision:
+    """Return the fastest number format of a card that keeps the quality."""
+    if device.bf16:
+        return "bf16"
+    # Compute capability 6.x multiplies fp16 at a small fraction of fp32's rate.
+    return "fp16" if device.compute_capability >= (7, 0) else "fp32"
+
+
+def settings_of(asked: EstimateConfig, device: DeviceSpec) -> Settings:
+    """Return the levers of a question, all decided."""
+    precision = asked.precision or card_precision(device)
+    shape = (asked.batch_size, asked.max_length)
+    if asked.mode == "predict":
+        return PredictSettings(
+            batches=(shape,),
+            num_tags=asked.num_tags,
+            precision=precision,
+            padded=not asked.full_windows,
+            expandable_segments=asked.expandable_segments,
+        )
+    return TrainSettings(
+        steps=((shape,) * asked.accumulation,),
+        num_tags=asked.num_tags,
+        precision=precision,
+        padded=not asked.full_windows,
+        max_grad_norm=asked.max_grad_norm,
+        checkpointed_layers=asked.checkpointed_layers,
+        frozen_embeddings=asked.frozen_embeddings,
+        frozen_layers=asked.frozen_layers,
+        expandable_segments=asked.expandable_segments,
+    )
+
+
+def model_builder(asked: EstimateConfig) -> BuildModel:
+    """Return what builds the asked model without weights.
+
+    Raises:
+        ModelError: no such model, a config that lacks fields, or a length beyond its positions.
+    """
+    fields = _fields(asked.model)
+    tags = ("O", *(f"T{number}" for number in range(1, asked.num_tags)))
+
+    def build() -> nn.Module:
+        with torch.device("meta"):
+            return build_classifier(fields, tags, attn_implementation=asked.attn_implementation)
+
+    limit = max_positions(build().config)
+    if limit is not None and asked.max_length > limit:
+        raise ModelError(
+            _(
+                "--max-length {length}: the position table of {model} ends at {limit} tokens. "
+                "Longer texts are read in windows of at most that."
+            ).format(length=asked.max_length, model=asked.model, limit=limit)
+        )
+    return build
+
+
+def estimate(asked: EstimateConfig) -> tuple[MemoryEstimate, DeviceSpec, Settings]:
+    """Answer a question.
+
+    Returns:
+        The estimate, the card it is for, and the settings that were decided.
+
+    Raises:
+        ModelError: the model is not known, or cannot be used.
+        ConfigError: the card is not known, or sizes that make no sense.
+    """
+    device = resolve_device(asked.gpu)
+    settings = settings_of(asked, device)
+    return estimate_memory(model_builder(asked), settings, device), device, settings
+
+
+def _fields(name: str) -> Mapping[str, Any]:
+    folder = Path(name)
+    if (folder / "model" / "config.json").is_file():
+        folder = folder / "model"
+    if (folder / "config.json").is_file():
+        return config_fields(folder)
+    return known_config(name)
+
+
+def lever_steps(asked: EstimateConfig) -> dict[str, MemoryEstimate]:
+    """Estimate one step of each lever alone: what is changed -> the estimate with that change."""
+    changes: dict[str, dict[str, object]] = {}
+    if asked.batch_size > 1:
+        half = asked.batch_size // 2
+        text = _("--batch-size {half}, with more micro-batches in a step")
+        changes[text.format(half=half)] = {"batch_size": half, "accumulation": 2}
+    if asked.max_length >= 64:
+        shorter = asked.max_length // 2
+        changes[f"--max-length {shorter}"] = {"max_length": shorter}
+    if asked.mode == "train":
+        changes[_("--checkpointed-layers 1: one layer is computed twice")] = {
+            "checkpointed_layers": asked.checkpointed_layers + 1
+        }
+        changes["--frozen-embeddings"] = {"frozen_embeddings": True}
+        changes[_("--frozen-layers 1: the first layer is not trained")] = {
+            "frozen_layers": asked.frozen_layers + 1
+        }
+    changes["--expandable-segments"] = {"expandable_segments": True}
+    changes["--full-windows"] = {"full_windows": True}
+    other = "eager" if asked.attn_implementation == "sdpa" else "sdpa"
+    changes[f"--attn-implementation {other}"] = {"attn_implementation": other}
+    if asked.precision != "fp32":
+        changes["--precision fp32"] = {"precision": "fp32"}
+    same = asked.model_dump()
+    return {
+        text: estimate(EstimateConfig(**{**same, **change}))[0]
+        for text, change in changes.items()
+        if any(same[name] != value for name, value in change.items())
+    }
