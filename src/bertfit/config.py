@@ -17,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from bertfit.errors import ConfigError
 from bertfit.language import N_, _
@@ -256,13 +257,11 @@ def _faults(error: ValidationError, names: Iterable[str]) -> str:
         elif fault["type"] == "missing":
             lines.append(_("{flag} is missing.").format(flag=flag))
         elif not name:
-            lines.append(str(fault["msg"]).removeprefix("Value error, ") + ".")
+            lines.append(_reason(fault) + ".")
         else:
             lines.append(
                 _("{flag} {value}: {reason}.").format(
-                    flag=flag,
-                    value=fault.get("input"),
-                    reason=str(fault["msg"]).removeprefix("Value error, ").rstrip("."),
+                    flag=flag, value=fault.get("input"), reason=_reason(fault)
                 )
             )
     if len(lines) == 1:
@@ -270,3 +269,28 @@ def _faults(error: ValidationError, names: Iterable[str]) -> str:
     return _("{count} settings are wrong:").format(count=len(lines)) + "".join(
         f"\n  {line}" for line in lines
     )
+
+
+def _reason(fault: ErrorDetails) -> str:
+    """Say in our words, and so in the user's language, why pydantic refused a value."""
+    limits = fault.get("ctx", {})
+    kind = fault["type"]
+    if kind == "literal_error":
+        return _("use one of {allowed}").format(allowed=limits["expected"].replace(" or ", ", "))
+    if kind.startswith("int_"):
+        return _("must be a whole number")
+    if kind.startswith("float_"):
+        return _("must be a number")
+    if kind.startswith("bool_"):
+        return _("must be true or false")
+    if kind in ("string_too_short", "too_short"):
+        return _("must not be empty")
+    for name, message in (
+        ("gt", _("must be above {limit}")),
+        ("ge", _("must be {limit} or more")),
+        ("lt", _("must be below {limit}")),
+        ("le", _("must be {limit} or less")),
+    ):
+        if name in limits:
+            return message.format(limit=limits[name])
+    return str(fault["msg"]).removeprefix("Value error, ").rstrip(".")
