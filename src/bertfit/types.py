@@ -221,6 +221,25 @@ class StepRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySample:
+    """One line of `memory.jsonl`: what is held at one moment, in bytes.
+
+    `allocated` and `reserved` are as in `torch.cuda.memory_stats`; `card_used` counts all programs,
+    `other` those that are not this one; all four are 0 on a CPU. `host` is the resident memory of
+    this process.
+    """
+
+    seconds: float
+    step: int
+    allocated_bytes: int
+    reserved_bytes: int
+    card_used_bytes: int
+    card_total_bytes: int
+    other_bytes: int
+    host_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LabelScore:
     """Strict scores of one label; `support` counts the gold entities."""
 

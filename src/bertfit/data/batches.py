@@ -36,6 +36,17 @@ def cut(windows: Sequence[Window], budget_tokens: int) -> list[list[Window]]:
     return cuts
 
 
+def cut_as(windows: Sequence[Window], sizes: Sequence[int]) -> list[list[Window]]:
+    """Cut windows into micro-batches of given sizes, in the order of `cut`: repeats an old cut."""
+    ordered = sorted(windows, key=lambda w: -len(w.input_ids))
+    assert sum(sizes) == len(ordered), "the cut is that of another step"
+    parts = []
+    for size in sizes:
+        parts.append(ordered[:size])
+        del ordered[:size]
+    return parts
+
+
 def pad(windows: Sequence[Window], pad_id: int) -> Batch:
     """Pad windows to the longest of them, on the right."""
     lengths = [len(window.input_ids) for window in windows]

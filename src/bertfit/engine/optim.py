@@ -52,17 +52,29 @@ def parameter_groups(
     ]
 
 
+class UpdateBroken(Exception):
+    """Memory ended while the weights were changed: some are of this step, some are not.
+
+    Not an out-of-memory to be retried, so not of its kind.
+    """
+
+
 class Update:
     """The optimizer, its clipping and its guard.
 
     Clipping, the loss scale and the check for non-finite gradients go through the `grad_scale` and
     `found_inf` inputs of torch's fused AdamW: no pass over the gradients of their own, and the
     host is not asked. The state is made at once, so that the update allocates nothing later.
+
+    Attributes:
+        begun: whether an update was begun since the gradients were dropped; from then on the step
+            cannot be run again.
     """
 
     def __init__(self, groups: list[dict[str, object]], *, max_grad_norm: float) -> None:
         self.optimizer = torch.optim.AdamW(groups, fused=True)
         self.max_grad_norm = max_grad_norm
+        self.begun = False
         self.parameters: list[nn.Parameter] = [
             p for group in self.optimizer.param_groups for p in group["params"]
         ]
@@ -75,6 +87,7 @@ class Update:
 
     def clear(self) -> None:
         """Drop all gradients."""
+        self.begun = False
         self.optimizer.zero_grad(set_to_none=True)
 
     def set_rate(self, factor: float) -> float:
@@ -104,5 +117,7 @@ class Update:
             scale = torch.maximum(scale, (norm + 1e-6 * loss_scale) / self.max_grad_norm)
         self.optimizer.grad_scale = scale  # type: ignore[attr-defined]
         self.optimizer.found_inf = refused  # type: ignore[attr-defined]
+        norm = norm / loss_scale
+        self.begun = True
         self.optimizer.step()
-        return norm / loss_scale, refused
+        return norm, refused

@@ -79,6 +79,29 @@ def train_step(
         precision: fp32, or what to autocast to.
         loss_scale: factor on the loss while its gradient is taken (fp16).
     """
+    loss = gradients(
+        model, update, batches, device=device, precision=precision, loss_scale=loss_scale
+    )
+    grad_norm, refused = update.apply(loss, loss_scale)
+    return StepResult(loss=loss, grad_norm=grad_norm, refused=refused)
+
+
+def gradients(
+    model: nn.Module,
+    update: Update,
+    batches: Sequence[Batch],
+    *,
+    device: torch.device,
+    precision: Precision,
+    loss_scale: float = 1.0,
+) -> Tensor:
+    """Run forward and backward of a step and leave its gradient, times `loss_scale`.
+
+    Args: as `train_step`.
+
+    Returns:
+        The loss of the step, () float32.
+    """
     num_labelled = sum(batch.num_labelled for batch in batches)
     loss = torch.zeros((), device=device)
     update.clear()
@@ -92,5 +115,4 @@ def train_step(
         (part * loss_scale if loss_scale != 1.0 else part).backward()  # type: ignore[no-untyped-call]
         loss += part.detach()
         del logits, labels, part
-    grad_norm, refused = update.apply(loss, loss_scale)
-    return StepResult(loss=loss, grad_norm=grad_norm, refused=refused)
+    return loss

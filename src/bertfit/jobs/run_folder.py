@@ -3,6 +3,7 @@
 ```
 job.yaml      what was asked, every setting
 steps.jsonl   one StepRecord a line
+memory.jsonl  one MemorySample a line
 scores.json   dev scores of every evaluation, and the best
 model/        the best model, an ordinary Hugging Face checkpoint
 ```
@@ -18,7 +19,7 @@ from typing import IO, Self
 from bertfit.config import JobConfig
 from bertfit.errors import ConfigError
 from bertfit.language import _
-from bertfit.types import Scores, StepRecord
+from bertfit.types import MemorySample, Scores, StepRecord
 
 
 class RunFolder:
@@ -28,6 +29,7 @@ class RunFolder:
         self.path = path
         self.model = path / "model"
         self._steps: IO[str] | None = None
+        self._samples: IO[str] | None = None
 
     @staticmethod
     def check(path: Path, job: JobConfig) -> None:
@@ -67,7 +69,7 @@ class RunFolder:
 
         cls.check(path, job)
         if path.is_dir():
-            for name in ("job.yaml", "steps.jsonl", "scores.json"):
+            for name in ("job.yaml", "steps.jsonl", "memory.jsonl", "scores.json"):
                 (path / name).unlink(missing_ok=True)
             for name in ("model", "model.new", "model.old"):
                 shutil.rmtree(path / name, ignore_errors=True)
@@ -86,6 +88,7 @@ class RunFolder:
 
     def __enter__(self) -> Self:
         self._steps = (self.path / "steps.jsonl").open("w", encoding="utf-8")
+        self._samples = (self.path / "memory.jsonl").open("w", encoding="utf-8")
         return self
 
     def __exit__(
@@ -94,8 +97,9 @@ class RunFolder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._steps is not None:
-            self._steps.close()
+        for file in (self._steps, self._samples):
+            if file is not None:
+                file.close()
 
     def add_steps(self, records: list[StepRecord]) -> None:
         """Append records to `steps.jsonl`."""
@@ -103,6 +107,12 @@ class RunFolder:
         for record in records:
             self._steps.write(json.dumps(dataclasses.asdict(record)) + "\n")
         self._steps.flush()
+
+    def add_sample(self, sample: MemorySample) -> None:
+        """Append a sample to `memory.jsonl`."""
+        assert self._samples is not None
+        self._samples.write(json.dumps(dataclasses.asdict(sample)) + "\n")
+        self._samples.flush()
 
     def write_scores(self, evaluations: list[dict[str, object]], best: Scores) -> None:
         """Replace `scores.json`: every evaluation in short, the best one whole."""

@@ -1,0 +1,118 @@
+"""The fence around a job: what the user allows, checked before the start and held afterwards.
+
+On a card torch's allocator is capped at the budget less the CUDA context. On a processor nothing
+can be capped; a job that cannot fit is refused all the same.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+import torch
+from torch import nn
+
+from bertfit.config import Precision
+from bertfit.errors import BudgetError, ConfigError
+from bertfit.language import _
+from bertfit.units import format_bytes
+
+_FP32_BYTES = 4
+# AdamW: the gradient and two moments, beside the weight.
+_TRAINED_COPIES = 4
+
+
+def check_budget(budget_bytes: int, total_bytes: int, context_bytes: int, name: str) -> None:
+    """Refuse a budget that no job on a card can have.
+
+    Args:
+        budget_bytes: what the user allows.
+        total_bytes: memory of the card, or of the machine.
+        context_bytes: what the CUDA context takes before the first tensor.
+        name: of the card.
+
+    Raises:
+        ConfigError: the budget is above what the card has.
+        BudgetError: the context alone takes it.
+    """
+    if budget_bytes > total_bytes:
+        raise ConfigError(
+            _(
+                "--budget {budget}: {name} has {total}. Give at most that, or leave --budget out "
+                "to use all of it."
+            ).format(budget=format_bytes(budget_bytes), name=name, total=format_bytes(total_bytes))
+        )
+    if budget_bytes <= context_bytes:
+        raise BudgetError(
+            _(
+                "--budget {budget}: the CUDA context of {name} alone takes {context}, before any "
+                "model. Give more than that."
+            ).format(
+                budget=format_bytes(budget_bytes), name=name, context=format_bytes(context_bytes)
+            )
+        )
+
+
+def floor_bytes(model: nn.Module, precision: Precision) -> int:
+    """Return what training holds at the least: weights, gradients, moments, 16-bit copies.
+
+    Activations are not in it, so the truth is above it.
+    """
+    weights = sum(p.numel() for p in model.parameters())
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    copies = 0 if precision == "fp32" else 2 * weights
+    return weights * _FP32_BYTES + (_TRAINED_COPIES - 1) * trained * _FP32_BYTES + copies
+
+
+def check_floor(budget_bytes: int, needed_bytes: int, context_bytes: int) -> None:
+    """Refuse a budget that does not hold the model and its optimizer.
+
+    Raises:
+        BudgetError: with the floor.
+    """
+    floor = needed_bytes + context_bytes
+    if budget_bytes < floor:
+        raise BudgetError(
+            _(
+                "--budget {budget} is too small: weights, gradients and optimizer state take "
+                "{needed} and the CUDA context {context}, so {floor} is the least, before any "
+                "text. Give more, or take a smaller model."
+            ).format(
+                budget=format_bytes(budget_bytes),
+                needed=format_bytes(needed_bytes),
+                context=format_bytes(context_bytes),
+                floor=format_bytes(floor),
+            )
+        )
+
+
+def check_host(needed_bytes: int, available_bytes: int | None = None) -> None:
+    """Refuse a job that the machine's memory cannot hold, beside what the process holds already.
+
+    Raises:
+        BudgetError: with what is there.
+    """
+    available = psutil.virtual_memory().available if available_bytes is None else available_bytes
+    if needed_bytes > available:
+        raise BudgetError(
+            _(
+                "This machine has {available} of memory left, and the job needs at least {needed} "
+                "more of it. Close other programs, take a smaller model, or another machine."
+            ).format(available=format_bytes(available), needed=format_bytes(needed_bytes))
+        )
+
+
+@contextmanager
+def fence(device: torch.device, budget_bytes: int | None, context_bytes: int) -> Iterator[None]:
+    """Hold this process to a budget while the block runs; nothing happens without a card.
+
+    The cap stands for reserved memory; the context is outside torch's view and is counted off.
+    """
+    if device.type != "cuda" or budget_bytes is None:
+        yield
+        return
+    total = torch.cuda.get_device_properties(device).total_memory
+    torch.cuda.set_per_process_memory_fraction((budget_bytes - context_bytes) / total, device)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)

@@ -1,0 +1,247 @@
+"""Steps that happen whole or not at all, in the memory there is (law 3).
+
+A step that runs out of memory before its update is run again, from the same draws, in smaller
+micro-batches. Nothing of the failed attempt is left: its gradients are dropped, its tensors gone.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import nn
+
+from bertfit.config import Precision
+from bertfit.data.batches import cut, cut_as, pad
+from bertfit.engine.device import seed_step
+from bertfit.engine.oom import Card, Done, attempt
+from bertfit.engine.optim import Update, UpdateBroken
+from bertfit.engine.precision import LossScale
+from bertfit.engine.step import StepResult, gradients, train_step
+from bertfit.errors import BudgetError
+from bertfit.language import _
+from bertfit.types import Batch, Window
+
+# Thrashing: the allocator emptied its cache in this many steps running.
+THRASHING_STEPS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDone:
+    """A step that was made.
+
+    Attributes:
+        result: on the device.
+        cuts: windows in each micro-batch, longest first; `Steps.run` repeats the step from them.
+        num_tokens: real tokens of the step.
+        num_labelled: labelled tokens; none leave the weights as they were.
+        oom_retries: how often memory ended before it went through.
+    """
+
+    result: StepResult
+    cuts: tuple[int, ...]
+    num_tokens: int
+    num_labelled: int
+    oom_retries: int
+
+
+class Steps:
+    """Runs optimizer steps and remembers how large a micro-batch may be.
+
+    Args:
+        model: a token classifier in training mode, on `device`.
+        update: its optimizer.
+        device: where the model is.
+        precision: fp32, or what to autocast to.
+        pad_id: fills short windows.
+        seed: of the draws; every step has draws of its own.
+        card: the memory that is worked in.
+        micro_batch_tokens: padded tokens of a micro-batch, to begin with.
+        step: what runs a step; the tests pass one that fails.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        update: Update,
+        *,
+        device: torch.device,
+        precision: Precision,
+        pad_id: int,
+        seed: int,
+        card: Card,
+        micro_batch_tokens: int,
+        step: Callable[..., StepResult] = train_step,
+    ) -> None:
+        self.model, self.update, self.device = model, update, device
+        self.precision, self.pad_id, self.seed, self.card = precision, pad_id, seed, card
+        self.loss_scale = LossScale() if precision == "fp16" else None
+        self.micro_batch_tokens = self._most_tokens = micro_batch_tokens
+        self._thrashed = 0
+        self._step = step
+
+    def regrow(self) -> None:
+        """Allow micro-batches of the size that was asked for again, at the start of an epoch."""
+        self.micro_batch_tokens = self._most_tokens
+        self._thrashed = 0
+
+    def run(
+        self, step: int, windows: Sequence[Window], cuts: Sequence[int] | None = None
+    ) -> StepDone:
+        """Make one step.
+
+        Args:
+            step: its number from 0; decides its draws.
+            windows: what it learns from.
+            cuts: as an earlier run recorded them; None cuts by `micro_batch_tokens`.
+
+        Raises:
+            BudgetError: one window alone does not fit.
+            UpdateBroken: memory ended while the weights were changed.
+        """
+        parts = cut(windows, self.micro_batch_tokens) if cuts is None else cut_as(windows, cuts)
+        retries, last_chance = 0, True
+        while True:
+            batches = [pad(part, self.pad_id) for part in parts]
+            before = self.card.num_alloc_retries()
+            done = attempt(lambda b=batches: self._until_finite(step, b), self.card)  # type: ignore[misc]
+            if isinstance(done, Done):
+                break
+            if self.update.begun:
+                raise UpdateBroken(done.message)
+            retries += 1
+            self.update.clear()
+            self.card.free_cached()
+            if self._shrink(parts):
+                parts = cut(windows, self.micro_batch_tokens)
+            elif last_chance:
+                last_chance = False  # what took the memory may have been a neighbour, for a moment
+            else:
+                raise self._too_large(step, parts, done.message)
+        self._watch_thrashing(before, parts)
+        return StepDone(
+            result=done.value,
+            cuts=tuple(len(part) for part in parts),
+            num_tokens=sum(batch.num_tokens for batch in batches),
+            num_labelled=sum(batch.num_labelled for batch in batches),
+            oom_retries=retries,
+        )
+
+    def _until_finite(self, step: int, batches: Sequence[Batch]) -> StepResult:
+        """Run a step; in fp16, again at lower loss scales while it is refused."""
+        while True:
+            seed_step(self.seed, step)
+            result = self._step(
+                self.model,
+                self.update,
+                batches,
+                device=self.device,
+                precision=self.precision,
+                loss_scale=self.loss_scale.scale if self.loss_scale else 1.0,
+            )
+            if self.loss_scale is None:
+                return result
+            # fp16 alone asks the card once a step: a refused step is run again before the next.
+            if not bool(result.refused):
+                self.loss_scale.accept()
+                return result
+            if not self.loss_scale.refuse():
+                return result
+
+    def rehearse(self, windows: Sequence[Window]) -> int:
+        """Take the memory of the largest micro-batch now, rather than in mid-run.
+
+        Forward and backward run twice, for the second finds the gradients of the first in its way;
+        the weights are not touched.
+
+        Args:
+            windows: all that a step may hold, the longest of them at least.
+
+        Returns:
+            How often memory ended; micro-batches are smaller by then.
+
+        Raises:
+            BudgetError: one window alone does not fit.
+        """
+        retries = 0
+        while True:
+            largest = cut(windows, self.micro_batch_tokens)[0]
+            batch = _trial(pad(largest, self.pad_id))
+            done = attempt(lambda b=batch: self._forward_backward([b, b]), self.card)  # type: ignore[misc]
+            self.update.clear()
+            if isinstance(done, Done):
+                self._most_tokens = self.micro_batch_tokens
+                return retries
+            retries += 1
+            self.card.free_cached()
+            if not self._shrink([largest]):
+                raise self._too_large(0, [largest], done.message)
+
+    def _forward_backward(self, batches: Sequence[Batch]) -> None:
+        gradients(self.model, self.update, batches, device=self.device, precision=self.precision)
+
+    def _shrink(self, parts: Sequence[Sequence[Window]]) -> bool:
+        """Halve the largest micro-batch that can be cut; False where each is one window."""
+        padded = [len(part) * len(part[0].input_ids) for part in parts if len(part) > 1]
+        if not padded:
+            return False
+        # Halving, not -10 %: the allocator rounds, so small cuts often free nothing.
+        self.micro_batch_tokens = max(padded) // 2
+        return True
+
+    def _watch_thrashing(self, before: int, parts: Sequence[Sequence[Window]]) -> None:
+        if self.card.num_alloc_retries() == before:
+            self._thrashed = 0
+            return
+        self._thrashed += 1
+        if self._thrashed == THRASHING_STEPS:
+            self._shrink(parts)
+            self._thrashed = 0
+
+    def _too_large(self, step: int, parts: Sequence[Sequence[Window]], why: str) -> BudgetError:
+        """Say what does not fit and, by trying shorter windows, what would."""
+        window = max((part[0] for part in parts), key=lambda w: len(w.input_ids))
+        length = len(window.input_ids)
+        for shorter in (length * 3 // 4, length // 2, length // 4, length // 8):
+            if shorter < 8:
+                break
+            piece = _trial(pad([window], self.pad_id), shorter)
+            done = attempt(lambda b=piece: self._forward_backward([b, b]), self.card)  # type: ignore[misc]
+            self.update.clear()
+            self.card.free_cached()
+            if isinstance(done, Done):
+                return BudgetError(
+                    _(
+                        "Step {step}: one window of {length} tokens does not fit ({why}). Windows "
+                        "of {shorter} tokens do: say --max-length {shorter}, or give a larger "
+                        "--budget."
+                    ).format(step=step + 1, length=length, why=_first_line(why), shorter=shorter)
+                )
+        return BudgetError(
+            _(
+                "Step {step}: one window of {length} tokens does not fit, nor does a much shorter "
+                "one ({why}). Give a larger --budget, close other programs on the card, or take a "
+                "smaller model."
+            ).format(step=step + 1, length=length, why=_first_line(why))
+        )
+
+
+def _trial(batch: Batch, num_tokens: int | None = None) -> Batch:
+    """Return the batch cut to a width, every token labelled: it costs memory and says nothing."""
+    ids = batch.input_ids[:, :num_tokens]
+    mask = None
+    if len(ids) > 1:  # windows of one length are rare, and padding costs: a mask of T x T
+        mask = np.ones_like(ids)
+        mask[-1, -1] = 0
+    return replace(
+        batch,
+        input_ids=ids,
+        attention_mask=mask,
+        labels=np.zeros_like(ids),
+        num_labelled=ids.size,
+        num_tokens=ids.size,
+    )
+
+
+def _first_line(message: str) -> str:
+    return message.strip().splitlines()[0].rstrip(".") if message.strip() else "MemoryError"

@@ -1,0 +1,63 @@
+"""Where a job works: a device, the gauge of its memory, and the step that runs there."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psutil
+import torch
+
+from bertfit.engine.device import choose_device
+from bertfit.engine.step import StepResult, train_step
+from bertfit.memory.device import present_device
+from bertfit.memory.gauges import Gauge, gauge_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workplace:
+    """A device and its memory.
+
+    Attributes:
+        device: where tensors are.
+        name: of the card, or `cpu`.
+        gauge: reads its memory.
+        total_bytes: of the card, or of the machine.
+        context_bytes: taken before the first tensor; 0 without a card.
+        is_card: whether there is a card's memory to keep to.
+        step: runs one optimizer step.
+    """
+
+    device: torch.device
+    name: str
+    gauge: Gauge
+    total_bytes: int
+    context_bytes: int
+    is_card: bool
+    step: Callable[..., StepResult] = train_step
+
+
+def choose_workplace(asked: str | None) -> Workplace:
+    """Return the asked workplace, or the fastest that is here.
+
+    Raises:
+        ConfigError: there is no such device.
+    """
+    device = choose_device(asked)
+    if device.type == "cuda":
+        spec = present_device(device.index or 0)
+        assert spec is not None, "choose_device has seen the card"
+        return Workplace(
+            device=device,
+            name=spec.name,
+            gauge=gauge_of(device, spec.context_bytes),
+            total_bytes=spec.total_bytes,
+            context_bytes=spec.context_bytes,
+            is_card=True,
+        )
+    return Workplace(
+        device=device,
+        name=device.type,
+        gauge=gauge_of(device),
+        total_bytes=psutil.virtual_memory().total,
+        context_bytes=0,
+        is_card=False,
+    )
