@@ -1,6 +1,6 @@
 """Predicted against true memory: the cases that PyTorch's own allocator was asked about.
 
-    python benchmarks/memory_truth.py [--cases FILE] [--json] [--only N,N]
+    python benchmarks/memory_truth.py [--cases FILE] [--json] [--only N,N] [--own]
 
 The truth is a file of cases with their results (see ../shared/data/memory_truth). Each case is
 traced with the plain loop that made the truth, replayed in the simulated allocator, and compared.
@@ -19,7 +19,7 @@ import torch
 import transformers
 
 from bertfit.memory.allocator import CachingAllocator
-from bertfit.memory.kernels import Card
+from bertfit.memory.kernels import Chip
 from bertfit.memory.trace import record
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -138,7 +138,7 @@ def infer(case, model, config, token_types, trace):
 
 def trace_case(case, multiprocessors, models):
     """Trace the plain loop of a case."""
-    card = Card(
+    card = Chip(
         compute_capability=tuple(int(n) for n in case["sm"].split(".")),
         multiprocessors=multiprocessors,
     )
@@ -196,21 +196,48 @@ def summarize(rows):
 
 
 def describe(row):
+    errors = f"{row['number']:4d} {row['reserved']:+8.3%} {row['allocated']:+8.3%}"
+    if "job" in row:
+        return f"{errors} {json.dumps(row['job'])}"
     case = row["case"]
     model = case["model"] if isinstance(case["model"], str) else case["model"]["type"] + "*"
     flags = [
-        case["precision"], case["attention"], case["optimizer"], case["task"], case["mask"],
+        case["precision"],
+        case["attention"],
+        case["optimizer"],
+        case["task"],
+        case["mask"],
         "sm" + case["sm"],
     ]
-    flags += [name for name in ("checkpointing", "clip", "expandable", "freeze_embeddings") if case[name]]
+    flags += [
+        name for name in ("checkpointing", "clip", "expandable", "freeze_embeddings") if case[name]
+    ]
     flags += [f"accum {case['grad_accum']}"] if case["grad_accum"] > 1 else []
     flags += [f"freeze {case['freeze_layers']}"] if case["freeze_layers"] else []
     verdict = " WRONG VERDICT" if row["verdict_wrong"] else " oom" if row["oom"] else ""
     length = case["seq_len"] if isinstance(case["seq_len"], int) else "varied"
-    return (
-        f"{row['number']:4d} {row['reserved']:+8.3%} {row['allocated']:+8.3%} "
-        f"{model} {case['batch']}x{length} {' '.join(flags)}{verdict}"
-    )
+    return f"{errors} {model} {case['batch']}x{length} {' '.join(flags)}{verdict}"
+
+
+def own(wanted):
+    import memory_own
+
+    rows = []
+    for row in memory_own.compare_all(wanted):
+        rows.append(row)
+        print(describe(row), file=sys.stderr, flush=True)
+    return rows
+
+
+def report(rows, as_json):
+    summary = summarize(rows)
+    if as_json:
+        print(json.dumps(summary))
+        return
+    print("largest errors: reserved, allocated")
+    for row in sorted((r for r in rows if r["judged"]), key=lambda r: -abs(r["reserved"]))[:10]:
+        print(describe(row))
+    print(json.dumps(summary, indent=1))
 
 
 def main():
@@ -218,26 +245,23 @@ def main():
     parser.add_argument("--cases", type=Path, default=SHARED / "data/memory_truth/cases.json")
     parser.add_argument("--only", help="numbers of cases, with commas")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--own", action="store_true", help="bertfit's own step, measured here")
     options = parser.parse_args()
+    wanted = [int(n) for n in options.only.split(",")] if options.only else None
+    if options.own:
+        report(own(wanted), options.json)
+        return
     sys.path.insert(0, str(SHARED / "tools/phantom_gpu"))
     import models
 
     cases = json.loads(options.cases.read_text())["cases"]
-    wanted = [int(n) for n in options.only.split(",")] if options.only else range(len(cases))
     rows = []
-    for number in wanted:
+    for number in wanted or range(len(cases)):
         row = compare(number, cases[number]["case"], cases[number]["result"], models)
         rows.append(row)
         print(describe(row), f"{row['seconds']:.1f} s", file=sys.stderr, flush=True)
         gc.collect()
-    summary = summarize(rows)
-    if options.json:
-        print(json.dumps(summary))
-        return
-    print("largest errors: reserved, allocated")
-    for row in sorted((r for r in rows if r["judged"]), key=lambda r: -abs(r["reserved"]))[:10]:
-        print(describe(row))
-    print(json.dumps(summary, indent=1))
+    report(rows, options.json)
 
 
 if __name__ == "__main__":

@@ -24,13 +24,15 @@ _MAX_THREADS = {
 
 # aten/src/ATen/native/transformers/cuda/mem_eff_attention/kernel_forward.h, kAlignLSE.
 EFFICIENT_LSE_ALIGNMENT = 32
+# kKeepOutputInRF: heads up to this size need no fp32 accumulator in memory.
+EFFICIENT_HEAD_IN_REGISTERS = 128
 
 # aten/src/ATen/native/cuda/MultiTensorApply.cuh, kChunkSize.
 FOREACH_CHUNK = 65536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class Chip:
     """What of a card decides sizes."""
 
     compute_capability: tuple[int, int]
@@ -64,7 +66,7 @@ def _last_pow2(n: int) -> int:
 
 
 def reduction(
-    card: Card,
+    card: Chip,
     *,
     kept: int,
     reduced: int,
@@ -132,3 +134,167 @@ def reduction(
     if not fastest_reduced:
         staging *= block_width * output_vec
     return staging, 4 * grid
+
+
+# Cards whose blocks have 100 KiB of shared memory at most; larger kernels are left out there.
+_SMALL_SHARED_MEMORY = {(8, 6), (8, 7), (8, 9), (12, 0), (12, 1)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EfficientBackward:
+    """The kernel that memory-efficient attention's backward launches.
+
+    Attributes:
+        queries: rows of a block, `kBlockSizeI`.
+        keys: columns of a block, `kBlockSizeJ`.
+        most_head: the head size it was compiled for, `kMaxK`.
+        half: for 16-bit types.
+        volta: compiled for compute capability 7.0.
+    """
+
+    queries: int
+    keys: int
+    most_head: int
+    half: bool
+    volta: bool = False
+
+    @property
+    def keeps_output(self) -> bool:
+        """Whether the gradients of keys and values stay in registers, `kOutputInRF`."""
+        return self.half and self.most_head <= self.queries
+
+    @property
+    def computes_delta(self) -> bool:
+        """Whether no separate pass makes the row sums, `kKernelComputesDelta`."""
+        return self.half and (self.keeps_output or not self.volta)
+
+    def workspace_bytes(
+        self, *, batch: int, heads: int, queries: int, keys: int, head: int, value_head: int
+    ) -> int:
+        """Return the bytes of `workspace_size`, with the default choice of key splits."""
+        splits = ceil_div(keys, self.keys)
+        if batch * heads >= 256 and keys <= 2 * self.keys:
+            splits = 1
+        staged = self.half and not self.keeps_output
+        if staged:
+            splits = min(splits, 200 // (batch * heads))
+        splits = max(splits, 1)
+        floats = 0
+        if staged:
+            columns = round_up(head, self.queries) + round_up(value_head, self.queries)
+            floats += splits * self.keys * columns
+        tiles = ceil_div(queries, self.queries) * ceil_div(head, self.keys)
+        floats += tiles * (4 + self.queries * self.keys)
+        return batch * heads * round_up(floats, 4) * 4
+
+
+def efficient_backward(
+    chip: Chip, *, head: int, half: bool, dropout: bool
+) -> EfficientBackward:
+    """Return the first kernel of PyTorch's list that fits head size and shared memory.
+
+    Source: mem_eff_attention/kernels/cutlassB.h for the list; which of them fit was read from the
+    names of the kernels that PyTorch 2.14 launches, for every compute capability.
+    """
+    small = chip.compute_capability in _SMALL_SHARED_MEMORY
+    modern = chip.compute_capability >= (8, 0)
+    most = next(size for size in (32, 64, 128, 65536) if head <= size)
+    queries = keys = 64
+    if most > 64:
+        if half and modern and most == 128:
+            if head <= 96 and chip.compute_capability in ((8, 6), (8, 9)) and not dropout:
+                queries, most = 128, 96
+            elif not small:
+                queries = keys = 128
+        elif half or (modern and not small):
+            queries = 128
+    return EfficientBackward(
+        queries=queries,
+        keys=keys,
+        most_head=most,
+        half=half,
+        volta=chip.compute_capability[0] == 7 and chip.compute_capability[1] < 5,
+    )
+
+
+# aten/src/ATen/native/cuda/Embedding.cu: up to this many indices there is one kernel without
+# sorting; past it EmbeddingBackwardKernel.cu sorts them and sums segments of ten rows.
+EMBEDDING_SORT_ABOVE = 3072
+EMBEDDING_ROWS_PER_SEGMENT = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SortedEmbeddingBackward:
+    """Sizes of what `embedding_backward_cuda_kernel` allocates, in bytes.
+
+    The temporary storage of CUB's sort, unique and scan was fitted to the requests of torch
+    2.14 (CUDA 13) on the stub runtime: exact from 3,073 to 100,000 indices.
+
+    Attributes:
+        index: one int64 per index; five such buffers.
+        sort: CUB's radix sort.
+        unique: CUB's `unique_by_key`.
+        scan: CUB's exclusive sum over the segments.
+        segments: one int64 per segment that can be; two such buffers.
+        parts: one int64 per part of a segment.
+        sums: rows of partial sums, or what the path for few weights takes in their place.
+        weight: fp32 sums of the few weights of a 16-bit type; 0 else.
+    """
+
+    index: int
+    sort: int
+    unique: int
+    scan: int
+    segments: int
+    parts: int
+    sums: int
+    weight: int
+
+
+def sorted_embedding_backward(
+    chip: Chip, *, indices: int, num_weights: int, width: int, half: bool
+) -> SortedEmbeddingBackward:
+    """Return what the sorted backward of an embedding takes beside the gradient.
+
+    Args:
+        chip: where it runs.
+        indices: how many rows were looked up; more than `EMBEDDING_SORT_ABOVE`.
+        num_weights: rows of the table.
+        width: columns of the table.
+        half: the gradient has 16 bits.
+    """
+    segments = min(indices, num_weights)
+    parts = indices // EMBEDDING_ROWS_PER_SEGMENT + segments
+    # Few weights with long segments: the sums go to the weights at once.
+    few = num_weights < 4 * chip.multiprocessors
+    few = few and indices // EMBEDDING_ROWS_PER_SEGMENT > 3 * num_weights
+    passes = ceil_div(num_weights.bit_length(), 8)
+    sort = 1024 * ceil_div(indices, 3840) + 2048 * passes + 511
+    if passes > 1:
+        sort += 2 * round_up(8 * indices, 256)
+    return SortedEmbeddingBackward(
+        index=8 * indices,
+        sort=sort,
+        unique=_tile_states(indices, 320),
+        scan=_tile_states(segments, 896),
+        segments=8 * segments,
+        parts=8 * parts,
+        sums=8 * parts if few else 4 * parts * width,
+        weight=4 * num_weights * width if few and half else 0,
+    )
+
+
+def _tile_states(items: int, items_per_tile: int) -> int:
+    """Return CUB's look-back state: 16 bytes for each tile and for a warp more."""
+    return round_up(16 * (ceil_div(items, items_per_tile) + 32), 256) + 511
+
+
+def layer_norm_blocks(chip: Chip, *, rows: int, width: int) -> int:
+    """Return over how many blocks of rows LayerNorm's backward sums weight and bias gradients.
+
+    0 where one pass does it. Source: aten/src/ATen/native/cuda/layer_norm_kernel.cu,
+    `LaunchGammaBetaBackwardCUDAKernel`.
+    """
+    if rows <= 64 * 1024 or width // 32 >= chip.multiprocessors // 2:
+        return 0
+    return min(64 * 1024 // 2 // ceil_div(width, 32), ceil_div(rows, 32))

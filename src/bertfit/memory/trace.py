@@ -5,24 +5,33 @@ program itself is the caller's: it is given nothing and runs as it would on a ca
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from unittest import mock
 
 import torch
 import torch.utils.checkpoint
 from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from bertfit.memory import trace_attention, trace_autocast, trace_rules  # noqa: F401  (they register)
-from bertfit.memory.kernels import Card
+from bertfit.memory.kernels import Chip
 from bertfit.memory.trace_functions import CUDA, CudaFace
 from bertfit.memory.trace_ops import OpTrace
 from bertfit.memory.trace_recorder import Recorder
 
-__all__ = ["Card", "Recorder", "record"]
+__all__ = ["Chip", "Recorder", "record"]
 
 
 @contextlib.contextmanager
-def record(card: Card, *, mask_is_full: bool = False) -> Iterator[Recorder]:
+def record(card: Chip, *, mask_is_full: bool = False) -> Iterator[Recorder]:
     """Trace what runs inside the block.
 
     Tensors on `meta` that were made outside stand for memory of the host.
@@ -38,7 +47,7 @@ def record(card: Card, *, mask_is_full: bool = False) -> Iterator[Recorder]:
     with contextlib.ExitStack() as stack:
         for patch in _patches(face):
             stack.enter_context(patch)
-        stack.enter_context(_hooks(recorder))
+        stack.enter_context(_hooks(recorder, ops))
         stack.enter_context(ops)
         stack.enter_context(face)
         try:
@@ -78,22 +87,43 @@ def _patches(face: CudaFace) -> list[contextlib.AbstractContextManager[object]]:
 
 
 @contextlib.contextmanager
-def _hooks(recorder: Recorder) -> Iterator[None]:
-    from torch.nn.modules.module import (
-        register_module_forward_hook,
-        register_module_forward_pre_hook,
-    )
-
-    stack: list[str] = []
+def _hooks(recorder: Recorder, ops: OpTrace) -> Iterator[None]:
+    """Follow which module runs and which phase it is."""
+    stack: list[tuple[str, str]] = []
 
     def enter(module: nn.Module, args: object) -> None:
-        stack.append(recorder.module)
-        recorder.enter_module(recorder.names.get(id(module), type(module).__name__))
+        if not stack and not recorder.names:
+            recorder.names = {id(part): name for name, part in module.named_modules()}
+        stack.append((recorder.module, recorder.phase))
+        if not ops.in_backward:  # a checkpoint's second forward belongs to the backward
+            recorder.phase = "forward"
+        recorder.enter_module(recorder.names.get(id(module), ""))
 
     def leave(module: nn.Module, args: object, out: object) -> None:
-        recorder.enter_module(stack.pop() if stack else "")
+        module_before, phase_before = stack.pop() if stack else ("", "")
+        recorder.phase = phase_before if stack or ops.in_backward else "step"
+        recorder.enter_module(module_before)
 
-    handles = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave)]
+    def begin_update(optimizer: Optimizer, args: object, kwargs: object) -> None:
+        recorder.phase = "optimizer"
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    recorder.categorize(parameter.grad, "gradient")
+
+    def end_update(optimizer: Optimizer, args: object, kwargs: object) -> None:
+        recorder.phase = "step"
+        for state in optimizer.state.values():
+            for value in state.values():
+                if isinstance(value, Tensor):
+                    recorder.categorize(value, "optimizer_state")
+
+    handles = [
+        register_module_forward_pre_hook(enter),
+        register_module_forward_hook(leave),
+        register_optimizer_step_pre_hook(begin_update),
+        register_optimizer_step_post_hook(end_update),
+    ]
     try:
         yield
     finally:

@@ -28,7 +28,14 @@ def choose_kernel(
     dense = all(x.stride(-1) == 1 for x in (query, key, value))
     needs_grad = any(x.requires_grad for x in (query, key, value)) and torch.is_grad_enabled()
     del needs_grad
-    if half and capability >= (8, 0) and mask is None and head <= 256 and head == value_head and dense:
+    if (
+        half
+        and capability >= (8, 0)
+        and mask is None
+        and head <= 256
+        and head == value_head
+        and dense
+    ):
         return "flash"
     if query.dtype == torch.bfloat16 and capability < (8, 0):
         return "math"
@@ -59,6 +66,34 @@ def _aligned(mask: Tensor) -> Tensor:
     return F.pad(mask, (0, -length % 8))[..., :length]
 
 
+def _math(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    dropout: float,
+    causal: bool,
+    scale: float | None,
+) -> Tensor:
+    """Attention out of single operations, `_scaled_dot_product_attention_math`; fp32 inside."""
+    dtype = query.dtype
+    if dtype in (torch.float16, torch.bfloat16):
+        query, key, value = query.float(), key.float(), value.float()
+    if causal:
+        length = query.shape[-2], key.shape[-2]
+        bias = query.new_zeros(length).masked_fill_(
+            query.new_ones(length, dtype=torch.bool).tril().logical_not(), float("-inf")
+        )
+    factor = (query.shape[-1] ** -0.5 if scale is None else scale) ** 0.5
+    weights = torch.matmul(query * factor, key.transpose(-2, -1) * factor)
+    if bias is not None:
+        weights.add_(bias)
+    weights = torch._safe_softmax(weights, -1)
+    if dropout:
+        weights = torch.native_dropout(weights, dropout, True)[0]
+    return torch.matmul(weights, value).to(dtype)
+
+
 @handles(F.scaled_dot_product_attention)
 def _attention(face, func, args, kwargs):
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
@@ -84,4 +119,4 @@ def _attention(face, func, args, kwargs):
         return torch.ops.aten._scaled_dot_product_efficient_attention(
             q, k, v, mask, grad, dropout, causal, scale=scale
         )[0]
-    raise NotImplementedError
+    return _math(q, k, v, mask, dropout, causal, scale)

@@ -139,8 +139,12 @@ def _to(face, func, args, kwargs):
         return func(tensor, dtype=wanted, copy=copy, memory_format=memory_format)
     if there.type == "cuda":
         if tensor.is_meta:
-            return face.ops.like(tensor, wanted)
-        return func(tensor, device=META, dtype=wanted, memory_format=memory_format)
+            moved = face.ops.like(tensor, wanted)
+            face.recorder.categorize(moved, "parameter")
+            return moved
+        moved = func(tensor, device=META, dtype=wanted, memory_format=memory_format)
+        face.recorder.categorize(moved, "input")
+        return moved
     return torch.zeros(tensor.shape, dtype=wanted)
 
 
@@ -193,7 +197,6 @@ def _backward(face, func, args, kwargs):
     create = given.get("create_graph", False)
     inputs = given.get("inputs") or ()
     ops, recorder = face.ops, face.recorder
-    phase = recorder.phase
     recorder.phase = "backward"
     ops.in_backward, ops.from_python = True, False
     try:
@@ -209,4 +212,4 @@ def _backward(face, func, args, kwargs):
             )
     finally:
         ops.in_backward, ops.from_python = False, True
-        recorder.phase = phase
+        recorder.phase = "step"

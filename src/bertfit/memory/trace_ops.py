@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bertfit.errors import ModelError
 from bertfit.language import _
-from bertfit.memory.kernels import Card
+from bertfit.memory.kernels import Chip
 from bertfit.memory.trace_recorder import Recorder
 
 Arguments: TypeAlias = tuple[object, ...]
@@ -41,7 +41,7 @@ def rule(*overloads: OpOverload) -> Callable[[Rule], Rule]:
 class OpTrace(TorchDispatchMode):
     """Watches every operation under it and writes allocations and returns to a recorder."""
 
-    def __init__(self, recorder: Recorder, card: Card) -> None:
+    def __init__(self, recorder: Recorder, card: Chip) -> None:
         super().__init__()
         self.recorder = recorder
         self.card = card

@@ -118,3 +118,18 @@ class Recorder:
                 phase=phase,
                 module=module,
             )
+
+    def final_categories(self) -> list[Category]:
+        """Tell activations from what only one operation needed: they wait for the backward."""
+        kinds = list(self.categories)
+        freed_in: dict[int, bool] = {}
+        backward = False
+        for entry in self.stream:
+            if entry >= 0:
+                backward = self.places[entry][0] == "backward"
+            else:
+                freed_in[~entry] = backward
+        for block, (phase, _module) in enumerate(self.places):
+            if kinds[block] == "temporary" and phase == "forward" and freed_in.get(block, True):
+                kinds[block] = "activation"
+        return kinds

@@ -77,12 +77,23 @@ def _layer_norm(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords)
 
 @rule(aten.native_layer_norm_backward.default)
 def _layer_norm_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """Source: aten/src/ATen/native/cuda/layer_norm_kernel.cu, `LayerNormBackwardKernelImpl`."""
     grad, x, shape, mean, rstd, weight, bias, wanted = args
-    out = [None, None, None]
-    out[0] = t.like(x) if wanted[0] else None
-    out[1] = t.like(weight) if wanted[1] and weight is not None else None
-    out[2] = t.like(bias) if wanted[2] and bias is not None else None
-    return tuple(out)
+    grad, x = t.contiguous(grad), t.contiguous(x)
+    grad_input = t.like(x) if wanted[0] else None
+    sums = [
+        t.like(parameter) if want and parameter is not None else None
+        for want, parameter in ((wanted[1], weight), (wanted[2], bias))
+    ]
+    width = weight.numel() if weight is not None else x.shape[-1]
+    blocks = kernels.layer_norm_blocks(t.card, rows=x.numel() // width, width=width)
+    if blocks:
+        partial = [None if s is None else t.new((blocks, width), s.dtype) for s in sums]
+        for at, part in enumerate(partial):
+            if part is not None:
+                sums[at] = t.new((width,), part.dtype)
+                t.temporary(*_reduction_sizes(t, part, [0]))
+    return grad_input, *sums
 
 
 @rule(aten._softmax.default, aten._log_softmax.default)
@@ -125,7 +136,36 @@ def _embedding_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: K
     grad, indices, num_weights = args[0], args[1], args[2]
     indices = t.contiguous(indices)
     grad = t.contiguous(grad)
-    return t.new((num_weights, grad.shape[-1]), grad.dtype)
+    shape = (num_weights, grad.shape[-1])
+    if indices.numel() <= kernels.EMBEDDING_SORT_ABOVE:
+        return t.new(shape, grad.dtype)
+    sizes = kernels.sorted_embedding_backward(
+        t.card,
+        indices=indices.numel(),
+        num_weights=num_weights,
+        width=grad.shape[-1],
+        half=grad.dtype != torch.float32,
+    )
+    ordered = [_bytes(t, sizes.index), _bytes(t, sizes.index)]
+    t.temporary(sizes.index, sizes.sort)
+    out = t.new(shape, grad.dtype)
+    held = [_bytes(t, sizes.index), _bytes(t, 8)]
+    t.temporary(sizes.index, sizes.unique)
+    held += [_bytes(t, sizes.segments), _bytes(t, sizes.segments)]
+    t.temporary(sizes.scan)
+    held.append(_bytes(t, 8))
+    t.temporary(sizes.parts, sizes.sums, sizes.weight)
+    while held:
+        held.pop()
+    while ordered:
+        ordered.pop()
+    return out
+
+
+def _bytes(t: OpTrace, size: int) -> Tensor:
+    block = t.new((size,), torch.uint8)
+    t.recorder.categorize(block, "workspace")
+    return block
 
 
 def _reduction_sizes(t: OpTrace, x: Tensor, dims: list[int], **more: int) -> tuple[int, ...]:
@@ -197,25 +237,53 @@ def _efficient(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) 
     out = t.new((batch, length, heads, v.shape[-1]), q.dtype)
     saved = kernels.round_up(length, kernels.EFFICIENT_LSE_ALIGNMENT) if wanted else 0
     lse = t.new((batch, heads, saved), torch.float32)
+    if v.shape[-1] > kernels.EFFICIENT_HEAD_IN_REGISTERS and q.dtype != torch.float32:
+        t.temporary(out.numel() * 4)  # the output in fp32, kernel_forward.h
     return out.transpose(1, 2), lse, seed, offset
 
 
 @rule(aten._scaled_dot_product_efficient_attention_backward.default)
-def _efficient_backward(
-    t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords
-) -> object:
+def _efficient_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     grad, q, k, v, bias, out = args[:6]
     batch, heads, length, size = q.shape
     grad_q = t.new((batch, length, heads, size), q.dtype)
     grad_k = t.new((batch, k.shape[2], heads, size), q.dtype)
     grad_v = t.new((batch, k.shape[2], heads, v.shape[-1]), q.dtype)
+    half = q.dtype != torch.float32
+    dropout = args[9] if len(args) > 9 else 0.0
+    kernel = kernels.efficient_backward(
+        t.card, head=max(size, v.shape[-1]), half=half, dropout=bool(dropout)
+    )
+    delta = _row_sums(t, grad, out, in_kernel=kernel.computes_delta)
+    workspace = _bytes(
+        t,
+        kernel.workspace_bytes(
+            batch=batch,
+            heads=heads,
+            queries=length,
+            keys=k.shape[2],
+            head=size,
+            value_head=v.shape[-1],
+        ),
+    )
+    del delta, workspace
+    return grad_q.transpose(1, 2), grad_k.transpose(1, 2), grad_v.transpose(1, 2), None
+
+
+def _row_sums(t: OpTrace, grad: Tensor, out: Tensor, *, in_kernel: bool) -> Tensor:
+    """Give (grad * out).sum(-1) in fp32, made by the kernel or by operations before it."""
+    batch, heads, length, size = grad.shape
+    if in_kernel:
+        return t.new((batch, heads, length), torch.float32)
+    copies = []
+    if grad.dtype != torch.float32:
+        copies = [t.like(grad, torch.float32), t.like(out, torch.float32)]
     product = t.new((batch, length, heads, size), torch.float32)
+    copies.clear()
     total = t.new((batch, length, heads), torch.float32)
     delta = t.new((batch, heads, length), torch.float32)
     del total, product
-    workspace = t.new((batch * heads * (length * size * 4 + 32),), torch.uint8)
-    del delta, workspace
-    return grad_q.transpose(1, 2), grad_k.transpose(1, 2), grad_v.transpose(1, 2), None
+    return delta
 
 
 @rule(aten._scaled_dot_product_flash_attention.default)
@@ -332,3 +400,16 @@ def _cumulate(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -
     if args[0].dtype != out.dtype:
         t.like(args[0], out.dtype)
     return out
+
+
+@rule(aten._safe_softmax.default)
+def _safe_softmax(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """Source: aten/src/ATen/native/transformers/attention.cpp, `_safe_softmax`."""
+    x = args[0]
+    out = t.like(x)
+    masked = t.like(x, torch.bool)
+    rows = t.new((*x.shape[:-1], 1), torch.bool)
+    zero = t.new((), x.dtype)
+    result = t.like(x)
+    del zero, rows, masked, out
+    return result

@@ -1,0 +1,228 @@
+"""bertfit's own step: what `bertfit.planning.estimate` says against the CUDA build of PyTorch.
+
+`engine.step.train_step` and `forward` run on the stub CUDA runtime of ../shared/tools/phantom_gpu,
+where every request for memory is PyTorch's own. Run through `memory_truth.py --own`.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import transformers
+
+from bertfit.engine.optim import Update, parameter_groups
+from bertfit.engine.precision import autocast
+from bertfit.engine.step import forward, train_step
+from bertfit.models.encoder import head_parameters
+from bertfit.planning import estimate
+from bertfit.planning.levers import PredictSettings, TrainSettings, prepare_model
+from bertfit.types import DeviceSpec
+
+PHANTOM = Path(__file__).resolve().parents[2] / "shared/tools/phantom_gpu"
+NUM_TAGS = 9
+
+MODELS = {
+    "bert": ("Bert", dict(vocab_size=21128)),
+    "distilbert": ("DistilBert", dict(vocab_size=30522)),
+    "roberta": ("Roberta", dict(vocab_size=50265, max_position_embeddings=514, type_vocab_size=1)),
+    "electra": (
+        "Electra",
+        dict(
+            vocab_size=30522,
+            embedding_size=128,
+            hidden_size=256,
+            num_attention_heads=4,
+            intermediate_size=1024,
+            num_hidden_layers=12,
+        ),
+    ),
+    "modernbert": ("ModernBert", dict(vocab_size=50368, num_hidden_layers=8)),
+    "albert": (
+        "Albert",
+        dict(
+            vocab_size=21128,
+            num_hidden_layers=6,
+            hidden_size=768,
+            num_attention_heads=12,
+            intermediate_size=3072,
+        ),
+    ),
+}
+
+
+def build(job):
+    prefix, fields = MODELS[job["model"]]
+    config = getattr(transformers, prefix + "Config")(num_labels=NUM_TAGS, **fields)
+    config._attn_implementation = job.get("attention", "sdpa")
+    with torch.device("meta"):
+        return getattr(transformers, prefix + "ForTokenClassification")(config)
+
+
+def settings_of(job):
+    values = {name: job[name] for name in job if name not in ("model", "attention", "sm", "kind")}
+    if job["kind"] == "predict":
+        values["batches"] = tuple(map(tuple, values["batches"]))
+        return PredictSettings(num_tags=NUM_TAGS, **values)
+    values["steps"] = tuple(tuple(map(tuple, step)) for step in values["steps"])
+    return TrainSettings(num_tags=NUM_TAGS, **values)
+
+
+def jobs():
+    """Every lever alone on bert, then mixtures on all models."""
+    plain = {"kind": "train", "model": "bert", "sm": "8.6", "steps": [[[8, 128]]]}
+    for change in (
+        {},
+        {"precision": "fp16"},
+        {"precision": "bf16"},
+        {"attention": "eager"},
+        {"attention": "eager", "precision": "bf16"},
+        {"padded": False},
+        {"padded": False, "precision": "bf16"},
+        {"max_grad_norm": 0.0},
+        {"checkpointed_layers": 12},
+        {"checkpointed_layers": 5, "precision": "fp16"},
+        {"frozen_embeddings": True},
+        {"frozen_layers": 4, "frozen_embeddings": True},
+        {"expandable_segments": True},
+        {"steps": [[[4, 128], [4, 128]]]},
+        {"steps": [[[4, 128], [9, 61]], [[2, 300]], [[16, 33], [8, 50], [3, 171]]]},
+        {"steps": [[[1, 8]]]},
+        {"steps": [[[64, 64]]]},
+        {"steps": [[[8, 512]]]},
+        {"steps": [[[13, 301]]], "precision": "bf16"},
+        {"sm": "7.5", "precision": "fp16"},
+        {"sm": "9.0"},
+        {"sm": "12.0", "precision": "bf16"},
+        {"sm": "8.0"},
+        {"sm": "8.9"},
+    ):
+        yield {**plain, **change}
+    for model in ("distilbert", "roberta", "electra", "modernbert", "albert"):
+        for change in (
+            {"precision": "fp16", "steps": [[[16, 100]]]},
+            {"steps": [[[4, 77], [8, 40]]], "max_grad_norm": 0.0},
+            {"attention": "eager", "precision": "bf16", "sm": "8.0", "frozen_embeddings": True},
+            {"kind": "predict", "batches": [[32, 128], [64, 40]], "precision": "fp16"},
+        ):
+            job = {**plain, "model": model, **change}
+            if job["kind"] == "predict":
+                del job["steps"]
+            yield job
+
+
+def run_one(job):
+    """Inside the stub runtime: run the job and print the peaks."""
+    device = torch.device("cuda")
+    model = build(job).to_empty(device="cpu")
+    settings = settings_of(job)
+    make = estimate._batch
+    if job["kind"] == "train":
+        prepare_model(model, settings)
+        model = model.to(device)
+        model.train()
+        groups = parameter_groups(
+            model,
+            [p for _, p in head_parameters(model)],
+            learning_rate=1e-5,
+            head_learning_rate=1e-3,
+            weight_decay=0.01,
+        )
+        update = Update(groups, max_grad_norm=settings.max_grad_norm)
+        scale = estimate.FP16_SCALE if settings.precision == "fp16" else 1.0
+        for _ in range(3):
+            for step in settings.steps:
+                batches = [make(shape, settings, labels=True) for shape in step]
+                train_step(
+                    model,
+                    update,
+                    batches,
+                    device=device,
+                    precision=settings.precision,
+                    loss_scale=scale,
+                )
+    else:
+        model = model.to(device).eval()
+        for _ in range(3):
+            for shape in settings.batches:
+                with torch.inference_mode():
+                    with autocast(settings.precision, device):
+                        logits = forward(model, make(shape, settings, labels=False), device)
+                    scores = logits.float().log_softmax(-1)
+                    scores.argmax(-1).cpu()
+                    del logits, scores
+    stats = torch.cuda.memory_stats()
+    return {
+        "max_memory_allocated": stats["allocated_bytes.all.peak"],
+        "max_memory_reserved": stats["reserved_bytes.all.peak"],
+        "max_requested": stats["requested_bytes.all.peak"],
+        "multiprocessors": torch.cuda.get_device_properties(0).multi_processor_count,
+    }
+
+
+def spawn(job, build_folder):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTORCH_")}
+    environment.update(
+        LD_PRELOAD=f"{build_folder}/libphantom.so",
+        LD_LIBRARY_PATH=str(build_folder),
+        PHANTOM_SM=job["sm"],
+        PHANTOM_BOOL="0" if job.get("padded", True) else "1",
+        PYTORCH_ALLOC_CONF=f"expandable_segments:{job.get('expandable_segments', False)}",
+        OMP_NUM_THREADS="1",
+        HF_HUB_OFFLINE="1",
+        TRANSFORMERS_VERBOSITY="error",
+    )
+    done = subprocess.run(
+        [sys.executable, __file__, "--one"],
+        env=environment,
+        input=json.dumps(job),
+        capture_output=True,
+        text=True,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    if not lines:
+        raise SystemExit(f"{job}: {done.stderr[-2000:]}")
+    return json.loads(lines[-1][7:])
+
+
+def compare_all(only=None):
+    """Run every job on the stub runtime and predict it; yields rows as `memory_truth` has them."""
+    folder = Path(tempfile.gettempdir()) / "bertfit-phantom"
+    if not (folder / "libphantom.so").exists():
+        subprocess.run([PHANTOM / "build.sh", sys.executable, folder], check=True)
+    for number, job in enumerate(jobs()):
+        if only and number not in only:
+            continue
+        truth = spawn(job, folder)
+        device = DeviceSpec(
+            name="phantom",
+            total_bytes=1 << 38,
+            context_bytes=0,
+            compute_capability=tuple(map(int, job["sm"].split("."))),
+            multiprocessors=truth["multiprocessors"],
+            peak_flops=1.0,
+            memory_bandwidth=1.0,
+            bf16=True,
+        )
+        found = estimate.simulate(lambda job=job: build(job), settings_of(job), device)
+        allocator = found.allocator
+        yield {
+            "number": number,
+            "job": job,
+            "oom": False,
+            "verdict_wrong": False,
+            "judged": True,
+            "reserved": allocator.peak_reserved_bytes / truth["max_memory_reserved"] - 1,
+            "allocated": allocator.peak_allocated_bytes / truth["max_memory_allocated"] - 1,
+            "requested": allocator.peak_requested_bytes / truth["max_requested"] - 1,
+        }
+
+
+if __name__ == "__main__":
+    assert sys.argv[1:] == ["--one"], "run through memory_truth.py --own"
+    print("RESULT " + json.dumps(run_one(json.load(sys.stdin))))
+    sys.stdout.flush()
+    os._exit(0)  # the stub runtime has no orderly end
