@@ -1,7 +1,7 @@
 """The parts of an estimate add up, and the tables show them in both languages."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertfit.cli.memory_tables import heat, print_capacity, print_effects, print_parts
@@ -49,6 +49,7 @@ def test_parts_are_named_and_sorted_with_the_fixed_ones_last() -> None:
 SIZES = st.integers(min_value=0, max_value=5000)
 
 
+@settings(deadline=None)
 @given(
     sizes=st.dictionaries(
         st.sampled_from(["parameter", "gradient", "optimizer_state", "activation", "input"]), SIZES

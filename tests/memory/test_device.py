@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertfit.errors import ConfigError
@@ -137,6 +137,7 @@ def test_a_size_that_no_card_has_is_refused(text: str) -> None:
         resolve_device(text)
 
 
+@settings(deadline=None)
 @given(st.integers(min_value=GIB, max_value=512 * GIB))
 def test_a_card_of_any_size_keeps_its_size(size: int) -> None:
     spec = generic_device(size)
