@@ -1,0 +1,83 @@
+"""Where a training run is: what a checkpoint holds beside its tensors."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from bertfit.types import LabelScore, Scores
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainState:
+    """A training run between two steps.
+
+    No random state is among it: the order of the texts is a function of (seed, epoch), the draws
+    of a step one of (seed, step).
+
+    Attributes:
+        step: steps made so far.
+        decay: what the embedding rows that are not trained were multiplied with.
+        loss_scale: of fp16, else None.
+        good_steps: since the loss scale changed.
+        micro_batch_tokens: how large a micro-batch may be now.
+        evaluations: every evaluation in short, as in `scores.json`.
+        best: scores of the best evaluation.
+        best_step: its step.
+        without_gain: evaluations since.
+        texts: learnt from so far, over all epochs.
+        training_seconds: spent in steps.
+        oom_retries: how often memory ended.
+        finished: whether training is over.
+        identity: what the run depends on, name -> value or checksum.
+    """
+
+    step: int
+    decay: float = 1.0
+    loss_scale: float | None = None
+    good_steps: int = 0
+    micro_batch_tokens: int
+    evaluations: tuple[Mapping[str, object], ...] = ()
+    best: Scores | None = None
+    best_step: int = 0
+    without_gain: int = 0
+    texts: int = 0
+    training_seconds: float = 0.0
+    oom_retries: int = 0
+    finished: bool = False
+    identity: Mapping[str, str]
+
+    def to_json(self) -> dict[str, object]:
+        """Return the state as what JSON can hold; floats come back bit for bit."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Self:
+        """Return the state that `to_json` gave.
+
+        Raises:
+            ValueError: a field is missing, or there is one too many.
+        """
+        fields = {field.name for field in dataclasses.fields(cls)}
+        if set(stored) != fields:
+            raise ValueError(", ".join(sorted(set(stored) ^ fields)))
+        best = stored["best"]
+        return cls(
+            **{
+                **stored,
+                "best": None if best is None else scores_from_json(best),
+                "evaluations": tuple(stored["evaluations"]),
+            }
+        )
+
+
+def scores_from_json(stored: Mapping[str, Any]) -> Scores:
+    """Return the scores whose `dataclasses.asdict` was stored."""
+    return Scores(
+        **{
+            **stored,
+            "micro": LabelScore(**stored["micro"]),
+            "macro": LabelScore(**stored["macro"]),
+            "by_label": {name: LabelScore(**score) for name, score in stored["by_label"].items()},
+        }
+    )
