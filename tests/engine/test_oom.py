@@ -6,8 +6,7 @@ import weakref
 import pytest
 import torch
 
-from bertfit.engine.oom import SPELLINGS, Done, OutOfMemory, attempt, in_parts, is_out_of_memory
-from bertfit.errors import BudgetError
+from bertfit.engine.oom import SPELLINGS, Done, OutOfMemory, attempt, is_out_of_memory
 from bertfit.memory.gauges import HostGauge
 
 # As the libraries print them: torch 2.14, cuDNN 8 and 9, numpy 2.
@@ -117,30 +116,6 @@ def test_the_failed_attempt_is_gone_before_the_cache_is_freed(cyclic: bool) -> N
         gc.enable()
     assert card.cache_freed == 1
     assert len(card.references) == 2
-
-
-def test_in_parts_halves_until_it_fits_and_keeps_the_order() -> None:
-    sizes: list[int] = []
-
-    def work(part: list[int]) -> list[int]:  # type: ignore[type-arg]
-        sizes.append(len(part))
-        if len(part) > 3:
-            raise MemoryError
-        return [n * n for n in part]
-
-    def too_large(item: int, why: str) -> BudgetError:
-        return BudgetError(f"{item} {why}")
-
-    found = list(in_parts(list(range(10)), work, HostGauge(), too_large=too_large))  # type: ignore[arg-type]
-    assert [n for __, part in found for n in part] == [n * n for n in range(10)]
-    assert [list(part) for part, __ in found] == [[0, 1, 2], [3, 4], [5, 6, 7], [8, 9]]
-    assert max(sizes) == 10
-
-    def never(part: list[int]) -> None:
-        raise MemoryError("nothing is left")
-
-    with pytest.raises(BudgetError, match="0 nothing is left"):
-        list(in_parts(list(range(4)), never, HostGauge(), too_large=too_large))  # type: ignore[arg-type]
 
 
 def test_done_carries_the_value() -> None:

@@ -4,17 +4,21 @@ On a card torch's allocator is capped at the budget less the CUDA context. On a 
 can be capped; a job that cannot fit is refused all the same.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import psutil
 import torch
 from torch import nn
 
 from bertfit.config import Precision
+from bertfit.engine.oom import Card, Done, attempt, first_line
 from bertfit.errors import BudgetError, ConfigError
 from bertfit.language import _
 from bertfit.units import format_bytes
+
+T = TypeVar("T")
 
 _FP32_BYTES = 4
 # AdamW: the gradient and two moments, beside the weight.
@@ -99,6 +103,28 @@ def check_host(needed_bytes: int, available_bytes: int | None = None) -> None:
                 "more of it. Close other programs, take a smaller model, or another machine."
             ).format(available=format_bytes(available), needed=format_bytes(needed_bytes))
         )
+
+
+def take(make: Callable[[], T], card: Card, needed_bytes: int) -> T:
+    """Make what a job holds from start to end, or say that it does not fit.
+
+    Args:
+        make: moves the model and makes its optimizer's state.
+        card: whose memory it is.
+        needed_bytes: `floor_bytes`, for the message.
+
+    Raises:
+        BudgetError: it does not fit.
+    """
+    done = attempt(make, card)
+    if isinstance(done, Done):
+        return done.value
+    raise BudgetError(
+        _(
+            "The model and its optimizer, {needed} before any text, do not fit ({reason}). Give a "
+            "larger --budget, close other programs on the card, or take a smaller model."
+        ).format(needed=format_bytes(needed_bytes), reason=first_line(done.message))
+    )
 
 
 @contextmanager

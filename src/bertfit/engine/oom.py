@@ -6,16 +6,13 @@ alive, and they keep its tensors.
 """
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import torch
 
-from bertfit.errors import BertfitError
-
 T = TypeVar("T")
-R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +110,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     return any(isinstance(error, s.kind) and s.text in str(error) for s in SPELLINGS)
 
 
+def first_line(message: str) -> str:
+    """Return what an error message begins with; torch's go on with advice for programmers."""
+    return message.strip().splitlines()[0].rstrip(".") if message.strip() else "MemoryError"
+
+
 class Card(Protocol):
     """The memory that work is done in: a card, a simulated one, or the host's."""
 
@@ -161,36 +163,3 @@ def attempt(work: Callable[[], T], card: Card) -> Done[T] | OutOfMemory:
     gc.collect()
     card.free_cached()
     return OutOfMemory(message=message)
-
-
-def in_parts(
-    items: Sequence[T],
-    work: Callable[[Sequence[T]], R],
-    card: Card,
-    *,
-    too_large: Callable[[T, str], BertfitError],
-) -> Iterator[tuple[Sequence[T], R]]:
-    """Run work over items at once, or over halves of them where that does not fit.
-
-    Args:
-        items: what is worked on, at least one.
-        work: must give the same for a part as for the whole, and change nothing when it fails.
-        card: whose memory it is.
-        too_large: makes the error for an item that does not fit alone, from the item and the
-            message of the failed attempt.
-
-    Yields:
-        The part and its result, in the order of the items.
-
-    Raises:
-        BertfitError: from `too_large`.
-    """
-    done = attempt(lambda: work(items), card)
-    if isinstance(done, Done):
-        yield items, done.value
-    elif len(items) > 1:
-        half = (len(items) + 1) // 2
-        yield from in_parts(items[:half], work, card, too_large=too_large)
-        yield from in_parts(items[half:], work, card, too_large=too_large)
-    else:
-        raise too_large(items[0], done.message)

@@ -14,7 +14,7 @@ from torch import nn
 from bertfit.config import Precision
 from bertfit.data.batches import cut, cut_as, pad
 from bertfit.engine.device import seed_step
-from bertfit.engine.oom import Card, Done, attempt
+from bertfit.engine.oom import Card, Done, attempt, first_line
 from bertfit.engine.optim import Update, UpdateBroken
 from bertfit.engine.precision import LossScale
 from bertfit.engine.step import StepResult, gradients, train_step
@@ -182,14 +182,16 @@ class Steps:
 
     def _shrink(self, parts: Sequence[Sequence[Window]]) -> bool:
         """Halve the largest micro-batch that can be cut; False where each is one window."""
-        padded = [len(part) * len(part[0].input_ids) for part in parts if len(part) > 1]
+        padded = _largest(parts)
         if not padded:
             return False
         # Halving, not -10 %: the allocator rounds, so small cuts often free nothing.
-        self.micro_batch_tokens = max(padded) // 2
+        self.micro_batch_tokens = padded // 2
         return True
 
     def _watch_thrashing(self, before: int, parts: Sequence[Sequence[Window]]) -> None:
+        if 2 * _largest(parts) < self.micro_batch_tokens:
+            return  # a small step, which smaller cuts would not help: it says nothing
         if self.card.num_alloc_retries() == before:
             self._thrashed = 0
             return
@@ -215,15 +217,20 @@ class Steps:
                         "Step {step}: one window of {length} tokens does not fit ({why}). Windows "
                         "of {shorter} tokens do: say --max-length {shorter}, or give a larger "
                         "--budget."
-                    ).format(step=step + 1, length=length, why=_first_line(why), shorter=shorter)
+                    ).format(step=step + 1, length=length, why=first_line(why), shorter=shorter)
                 )
         return BudgetError(
             _(
                 "Step {step}: one window of {length} tokens does not fit, nor does a much shorter "
                 "one ({why}). Give a larger --budget, close other programs on the card, or take a "
                 "smaller model."
-            ).format(step=step + 1, length=length, why=_first_line(why))
+            ).format(step=step + 1, length=length, why=first_line(why))
         )
+
+
+def _largest(parts: Sequence[Sequence[Window]]) -> int:
+    """Return the padded tokens of the largest micro-batch of several windows, 0 without one."""
+    return max((len(part) * len(part[0].input_ids) for part in parts if len(part) > 1), default=0)
 
 
 def _trial(batch: Batch, num_tokens: int | None = None) -> Batch:
@@ -241,7 +248,3 @@ def _trial(batch: Batch, num_tokens: int | None = None) -> Batch:
         num_labelled=ids.size,
         num_tokens=ids.size,
     )
-
-
-def _first_line(message: str) -> str:
-    return message.strip().splitlines()[0].rstrip(".") if message.strip() else "MemoryError"

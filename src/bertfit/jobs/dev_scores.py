@@ -6,7 +6,7 @@ from tqdm.auto import tqdm
 
 from bertfit.data.scores import Scorer
 from bertfit.data.windows import merge
-from bertfit.engine.oom import Card, Done, attempt
+from bertfit.engine.oom import Card, Done, attempt, first_line
 from bertfit.errors import BudgetError
 from bertfit.jobs.corpus import Corpus
 from bertfit.jobs.lessons import Lessons
@@ -24,6 +24,12 @@ class DevScores:
         lessons: holds their windows.
         patience: stop after that many evaluations without a better score; None never does.
         progress: show a progress bar.
+
+    Attributes:
+        best: scores of the best evaluation.
+        best_step: its step.
+        evaluations: all of them in short, as `scores.json` has them.
+        without_gain: how many there were since the best.
     """
 
     def __init__(
@@ -33,13 +39,13 @@ class DevScores:
         self.best_step = 0
         self._corpus, self._lessons = corpus, lessons
         self._patience, self._progress = patience, progress
-        self._evaluations: list[dict[str, object]] = []
-        self._without_gain = 0
+        self.evaluations: list[dict[str, object]] = []
+        self.without_gain = 0
 
     @property
     def patience_is_over(self) -> bool:
         """Whether the last evaluations brought no better score for too long."""
-        return self._patience is not None and self._without_gain >= self._patience
+        return self._patience is not None and self.without_gain >= self._patience
 
     def score(self, predictor: Predictor, card: Card) -> Scores:
         """Score the dev data; where memory ends, again with smaller batches.
@@ -57,7 +63,7 @@ class DevScores:
                     _(
                         "Scoring the dev data: one window of {length} tokens does not fit "
                         "({reason}). Say a smaller --max-length, or give a larger --budget."
-                    ).format(length=longest, reason=done.message.splitlines()[0])
+                    ).format(length=longest, reason=first_line(done.message))
                 )
             predictor.batch_tokens //= 2
 
@@ -81,10 +87,10 @@ class DevScores:
         """Take note of an evaluation; True where it is the best so far."""
         better = self.best is None or score_of(scores) > score_of(self.best)
         if better:
-            self.best, self.best_step, self._without_gain = scores, step, 0
+            self.best, self.best_step, self.without_gain = scores, step, 0
         else:
-            self._without_gain += 1
-        self._evaluations.append(
+            self.without_gain += 1
+        self.evaluations.append(
             {"step": step, "epoch": epoch, "f1": score_of(scores), "best": better}
         )
         return better
@@ -92,7 +98,7 @@ class DevScores:
     def write(self, folder: RunFolder) -> None:
         """Write `scores.json`."""
         assert self.best is not None
-        folder.write_scores(self._evaluations, self.best)
+        folder.write_scores(self.evaluations, self.best)
 
     def saved(self, folder: Path) -> str:
         """Say which model a run that stops now leaves behind."""

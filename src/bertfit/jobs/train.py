@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 
 from bertfit.config import JobConfig, Precision
 from bertfit.data.batches import steps_of_epoch
-from bertfit.engine.fence import check_budget, check_floor, check_host, fence, floor_bytes
+from bertfit.engine.fence import check_budget, check_floor, check_host, fence, floor_bytes, take
 from bertfit.engine.nonfinite import find_nonfinite
 from bertfit.engine.oom import Done, attempt
 from bertfit.engine.optim import Schedule, Update, UpdateBroken, parameter_groups
@@ -123,19 +123,8 @@ class _Training:
         self.cuts = cuts
         self.lessons = make_lessons(corpus, tagger, job.model, say)
         self.rows = keep_rows(tagger.model, self.lessons.piece_ids(tagger))
-        self._check_memory()
-        self.model = tagger.model.to(place.device)
-        head = [parameter for __, parameter in head_parameters(self.model)]
-        self.update = Update(
-            parameter_groups(
-                self.model,
-                head,
-                learning_rate=job.learning_rate or default_learning_rate(self.model),
-                head_learning_rate=job.head_learning_rate or HEAD_LEARNING_RATE,
-                weight_decay=job.weight_decay,
-            ),
-            max_grad_norm=job.max_grad_norm,
-        )
+        needed = self._check_memory()
+        self.model, self.update = take(self._model_and_update, place.gauge, needed)
         self.num_steps = -(-len(corpus.train) // job.batch_size) * job.num_train_epochs
         self.schedule = Schedule(num_steps=self.num_steps, warmup_steps=job.warmup_steps)
         self.steps = Steps(
@@ -157,6 +146,18 @@ class _Training:
         self.decay = 1.0  # of the embedding rows that are not trained
         self.training_seconds = 0.0
         self.texts = 0
+
+    def _model_and_update(self) -> tuple[nn.Module, Update]:
+        """Move the model to the device and make the optimizer, with its state."""
+        job, model = self.job, self.tagger.model.to(self.place.device)
+        groups = parameter_groups(
+            model,
+            [parameter for __, parameter in head_parameters(model)],
+            learning_rate=job.learning_rate or default_learning_rate(model),
+            head_learning_rate=job.head_learning_rate or HEAD_LEARNING_RATE,
+            weight_decay=job.weight_decay,
+        )
+        return model, Update(groups, max_grad_norm=job.max_grad_norm)
 
     def run(self) -> TrainReport:
         """Train to the end, or until early stopping; keep the best model."""
@@ -313,14 +314,15 @@ class _Training:
                 ).format(tokens=self.steps.micro_batch_tokens, asked=asked)
             )
 
-    def _check_memory(self) -> None:
-        """Refuse what cannot fit, before anything is made on the device."""
+    def _check_memory(self) -> int:
+        """Refuse what cannot fit, before anything is made on the device; return the floor."""
         needed = floor_bytes(self.tagger.model, self.precision)
         if self.job.budget is not None:
             check_floor(self.job.budget, needed, self.place.context_bytes)
         held = sum(p.numel() * p.element_size() for p in self.tagger.model.parameters())
         # On a card the host holds the model once more while it is saved.
         check_host(held if self.place.is_card else needed - held)
+        return needed
 
     def _explain(self, step: int, examples: Sequence[int]) -> None:
         """Raise what is known about a step that was not finite; the weights are as before it."""
