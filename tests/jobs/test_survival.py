@@ -1,0 +1,244 @@
+"""Laws 3 and 5 for whole runs: memory that ends in a step, in scoring, in saving; budgets."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from bertfit.config import job_config
+from bertfit.engine import step as step_module
+from bertfit.engine.fence import check_budget, check_floor, check_host, floor_bytes
+from bertfit.engine.step import StepResult
+from bertfit.errors import BudgetError, ConfigError
+from bertfit.jobs import train as train_module
+from bertfit.jobs.predict import Predictor
+from bertfit.jobs.train import TrainReport, train
+from bertfit.memory.gauges import HostGauge, Reading
+from bertfit.memory.monitor import Monitor
+from bertfit.types import MemorySample
+from bertfit.units import GIB
+from injection import Allocations
+from jobs.corpora import write_corpus
+from tiny_models import tiny_model
+
+Step = Callable[..., StepResult]
+
+
+def run(
+    tmp_path: Path, cuts: list[list[int]] | None = None, **values: object
+) -> tuple[TrainReport, list[str]]:
+    said: list[str] = []
+    settings: dict[str, object] = {
+        "model": "tiny",
+        "output_dir": tmp_path / "run",
+        "num_train_epochs": 2,
+        "learning_rate": 1e-3,
+        "precision": "fp32",
+        "device": "cpu",
+        **values,
+    }
+    job = job_config(settings)
+    return train(job, progress=False, say=said.append, cuts=cuts or ()), said
+
+
+def rows(report: TrainReport, name: str = "steps.jsonl") -> list[dict[str, object]]:
+    return [json.loads(line) for line in (report.output_dir / name).read_text().splitlines()]
+
+
+def weights(report: TrainReport) -> dict[str, torch.Tensor]:
+    return load_file(report.output_dir / "model" / "model.safetensors")
+
+
+def with_step(monkeypatch: pytest.MonkeyPatch, wrap: Callable[[Step], Step]) -> None:
+    """Put something round the step that the job runs."""
+    original = train_module.choose_workplace
+
+    def choose(asked: str | None) -> object:
+        from dataclasses import replace
+
+        place = original(asked)
+        return replace(place, step=wrap(place.step))
+
+    monkeypatch.setattr(train_module, "choose_workplace", choose)
+
+
+def test_law_3_a_run_that_ran_out_of_memory_is_repeated_from_its_cuts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_corpus(tmp_path / "t.jsonl", 80)
+    calls = []
+
+    def failing(step: Step) -> Step:
+        def run_step(*arguments: object, **options: object) -> StepResult:
+            calls.append(1)
+            with Allocations({90} if len(calls) in (2, 3, 7) else None):
+                return step(*arguments, **options)
+
+        return run_step
+
+    with monkeypatch.context() as patch:
+        with_step(patch, failing)
+        disturbed, said = run(tmp_path / "a", train_file=data)
+    steps = rows(disturbed)
+    assert [row["oom_retries"] for row in steps][:5] == [0, 2, 0, 0, 1]
+    assert disturbed.oom_retries == 3
+    assert sum("the step was run again" in line for line in said) == 2
+    cuts = [row["cuts"] for row in steps]
+    repeated, __ = run(tmp_path / "b", cuts=cuts, train_file=data)  # type: ignore[arg-type]
+    assert [row["loss"] for row in rows(repeated)] == [row["loss"] for row in steps]
+    first, second = weights(disturbed), weights(repeated)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_memory_that_ends_in_scoring_gives_the_same_scores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_corpus(tmp_path / "t.jsonl", 60)
+    plain, __ = run(tmp_path / "a", train_file=data)
+    failures = []
+    original = Predictor.tag
+
+    def tag(self: Predictor, stream: object) -> object:
+        if len(failures) < 2:
+            failures.append(self.batch_tokens)
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return original(self, stream)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Predictor, "tag", tag)
+    disturbed, __ = run(tmp_path / "b", train_file=data)
+    assert failures[1] == failures[0] // 2
+    assert disturbed.scores == plain.scores
+
+
+def test_memory_that_ends_in_saving_is_tried_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_corpus(tmp_path / "t.jsonl", 30)
+    original, failures = train_module.save_tagger, []
+
+    def save(tagger: object, folder: Path) -> None:
+        if len(failures) < limit:
+            failures.append(1)
+            raise MemoryError
+        original(tagger, folder)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(train_module, "save_tagger", save)
+    limit = 1
+    report, __ = run(tmp_path / "a", train_file=data)
+    assert failures == [1] and weights(report)
+    limit = 99
+    with pytest.raises(BudgetError, match=r"model could not be saved.*MemoryError"):
+        run(tmp_path / "b", train_file=data)
+
+
+def test_memory_that_ends_in_the_update_stops_and_says_what_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_corpus(tmp_path / "t.jsonl", 60)
+    calls = []
+
+    def failing(step: Step) -> Step:
+        def run_step(*arguments: object, **options: object) -> StepResult:
+            calls.append(1)
+            result = step(*arguments, **options)
+            if len(calls) == 6:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+            return result
+
+        return run_step
+
+    with_step(monkeypatch, failing)
+    with pytest.raises(BudgetError, match=r"Step 6: memory ended while .* The model of step 4 is"):
+        run(tmp_path, train_file=data)
+    assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize(
+    ("budget", "message"),
+    [("3 parsecs", "not a size"), ("0", "above zero"), ("-1GiB", "not a size")],
+)
+def test_a_budget_that_is_no_size_is_refused_with_all_other_faults(
+    tmp_path: Path, budget: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        job_config({"model": "m", "train_file": "x", "budget": budget, "batch_size": 0})
+    assert "2 settings are wrong" in str(caught.value)
+
+
+def test_a_budget_above_the_card_or_below_its_context_is_refused() -> None:
+    card = {"total_bytes": 4 * GIB, "context_bytes": GIB // 3, "name": "RTX 3050"}
+    check_budget(4 * GIB, **card)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"5\.00 GiB: RTX 3050 has 4\.00 GiB"):
+        check_budget(5 * GIB, **card)  # type: ignore[arg-type]
+    with pytest.raises(BudgetError, match="context of RTX 3050 alone takes 341 MiB"):
+        check_budget(GIB // 4, **card)  # type: ignore[arg-type]
+
+
+def test_the_floor_counts_weights_gradients_moments_and_copies() -> None:
+    model = torch.nn.Linear(10, 10, bias=False)
+    assert floor_bytes(model, "fp32") == 100 * 4 * 4
+    assert floor_bytes(model, "bf16") == 100 * 4 * 4 + 200
+    model.requires_grad_(False)
+    assert floor_bytes(model, "fp32") == 400
+
+
+def test_a_budget_below_the_floor_is_refused_fast_with_the_floor(tmp_path: Path) -> None:
+    with pytest.raises(BudgetError, match=r"context 300 MiB, so 1\.27 GiB is the least"):
+        check_floor(GIB, 1000 << 20, 300 << 20)
+    data = write_corpus(tmp_path / "t.jsonl", 60)
+    begun = time.perf_counter()
+    with pytest.raises(BudgetError, match="is the least"):
+        run(tmp_path, train_file=data, budget="1MiB")
+    assert time.perf_counter() - begun < 10
+    with pytest.raises(ConfigError, match="--budget 1024.00 GiB: cpu has"):
+        run(tmp_path, train_file=data, budget="1TiB")
+
+
+def test_a_machine_without_the_memory_is_refused() -> None:
+    check_host(5, available_bytes=5)
+    with pytest.raises(BudgetError, match=r"has 1\.00 GiB of memory left.* at least 2\.00 GiB"):
+        check_host(2 * GIB, available_bytes=GIB)
+
+
+def test_the_monitor_samples_a_run(tmp_path: Path) -> None:
+    data = write_corpus(tmp_path / "t.jsonl", 60)
+    report, __ = run(tmp_path, train_file=data)
+    samples = rows(report, "memory.jsonl")
+    assert len(samples) >= 2, "at the start and at the end"
+    assert samples[-1]["step"] == report.steps
+    assert all(sample["host_bytes"] > 10**7 for sample in samples)  # type: ignore[operator]
+    assert {sample["card_total_bytes"] for sample in samples} == {0}
+
+
+def test_the_monitor_costs_less_than_a_hundredth() -> None:
+    gauge, count = HostGauge(), 200
+    begun = time.thread_time()
+    for __ in range(count):
+        gauge.read()
+    assert (time.thread_time() - begun) / count < 0.01, "one reading a second"
+
+
+def test_the_monitor_stops_with_its_block_and_passes_on_what_it_reads() -> None:
+    class Gauge(HostGauge):
+        def read(self) -> Reading:
+            return Reading(allocated_bytes=1, reserved_bytes=2, card_used_bytes=9, other_bytes=4)
+
+    samples: list[MemorySample] = []
+    with Monitor(Gauge(), samples.append, interval_seconds=0.01) as monitor:
+        monitor.step = 3
+        time.sleep(0.05)
+    count = len(samples)
+    time.sleep(0.03)
+    assert len(samples) == count >= 3
+    assert (samples[-1].step, samples[-1].reserved_bytes, samples[-1].other_bytes) == (3, 2, 4)
+
+
+def test_the_step_of_a_job_is_the_step_that_is_traced() -> None:
+    from bertfit.engine.workplace import choose_workplace
+
+    assert choose_workplace("cpu").step is step_module.train_step
+    assert tiny_model() is not None
