@@ -4,6 +4,7 @@ Every formula names the file of PyTorch 2.14 that it was derived from. A card is
 capability and its number of multiprocessors.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 # aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize: `:4096:2:16:8`, and 32 MiB
@@ -29,6 +30,27 @@ EFFICIENT_HEAD_IN_REGISTERS = 128
 
 # aten/src/ATen/native/cuda/MultiTensorApply.cuh, kChunkSize.
 FOREACH_CHUNK = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class SizeRule:
+    """How a size follows from numbers, where it is no plain product of batch and length.
+
+    Attributes:
+        function: gives bytes, or the bytes of each of several blocks.
+        fixed: arguments that do not depend on the shape of the batch.
+        varying: arguments that may.
+    """
+
+    function: Callable[..., int | tuple[int, ...]]
+    fixed: tuple[tuple[str, object], ...]
+    varying: tuple[tuple[str, int], ...]
+
+    def sizes(self, varying: Iterable[tuple[str, int]] | None = None) -> tuple[int, ...]:
+        """Return the bytes, for these or for other varying arguments."""
+        arguments = dict(self.varying if varying is None else varying)
+        found = self.function(**dict(self.fixed), **arguments)
+        return found if isinstance(found, tuple) else (found,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +92,9 @@ def reduction(
     *,
     kept: int,
     reduced: int,
+    fastest: int,
     fastest_reduced: bool,
-    element_bytes: int,
     accumulator_bytes: int = 4,
-    vector: int = 4,
     contiguous: bool = True,
     max_threads: int = 512,
     input_vector: int = 4,
@@ -86,10 +107,9 @@ def reduction(
         card: where it runs.
         kept: number of outputs.
         reduced: number of inputs for each output.
-        fastest_reduced: the reduced dimension is the one with the smallest stride.
-        element_bytes: of the input; unused where the layout already says enough.
+        fastest: size of the dimension with the smallest stride.
+        fastest_reduced: that dimension is a reduced one.
         accumulator_bytes: of `arg_t`; 8 for pairs such as value and index, or for int64.
-        vector: outputs that one thread handles, at most (4, 2 or 1 by divisibility).
         contiguous: the smallest stride is one element.
         max_threads: `MAX_REDUCE_THREADS` of the dtype.
         input_vector: elements that a thread loads at once.
@@ -102,7 +122,7 @@ def reduction(
         if fastest_reduced and width >= 128:
             width //= input_vector
         elif not fastest_reduced:
-            output_vec = vector
+            output_vec = 4 if fastest % 4 == 0 else 2 if fastest % 2 == 0 else 1
             width //= output_vec
     threads = max_threads // output_vec
     width_pow2 = _last_pow2(width) if width < threads else threads
@@ -298,3 +318,27 @@ def layer_norm_blocks(chip: Chip, *, rows: int, width: int) -> int:
     if rows <= 64 * 1024 or width // 32 >= chip.multiprocessors // 2:
         return 0
     return min(64 * 1024 // 2 // ceil_div(width, 32), ceil_div(rows, 32))
+
+
+def padded_bytes(*, rows: int, length: int, multiple: int, width: int = 1) -> int:
+    """Return the bytes of fp32 rows whose length is padded to a multiple."""
+    return 4 * rows * round_up(length, multiple) * width
+
+
+def efficient_workspace(
+    *, kernel: EfficientBackward, heads: int, head: int, batch: int, length: int, keys: int
+) -> int:
+    """Return `EfficientBackward.workspace_bytes`, in the form that a `SizeRule` takes."""
+    return kernel.workspace_bytes(
+        batch=batch, heads=heads, queries=length, keys=keys, head=head, value_head=head
+    )
+
+
+def embedding_bytes(
+    *, part: str, chip: Chip, num_weights: int, width: int, half: bool, indices: int
+) -> int:
+    """Return one size of `SortedEmbeddingBackward`, in the form that a `SizeRule` takes."""
+    sizes = sorted_embedding_backward(
+        chip, indices=indices, num_weights=num_weights, width=width, half=half
+    )
+    return int(getattr(sizes, part))

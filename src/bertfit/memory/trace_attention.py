@@ -85,7 +85,8 @@ def _math(
             query.new_ones(length, dtype=torch.bool).tril().logical_not(), float("-inf")
         )
     factor = (query.shape[-1] ** -0.5 if scale is None else scale) ** 0.5
-    weights = torch.matmul(query * factor, key.transpose(-2, -1) * factor)
+    query, key = query * factor, key.transpose(-2, -1) * factor
+    weights = torch.matmul(query, key)
     if bias is not None:
         weights.add_(bias)
     weights = torch._safe_softmax(weights, -1)
@@ -108,9 +109,14 @@ def _attention(face, func, args, kwargs):
     )
     face.recorder.attention_kernels.add(kernel)
     if kernel == "flash":
-        return torch.ops.aten._scaled_dot_product_flash_attention(
+        size = q.shape[-1]
+        if size % 8:
+            scale = size**-0.5 if scale is None else scale
+            q, k, v = (F.pad(x, (0, -size % 8)) for x in (q, k, v))
+        out = torch.ops.aten._scaled_dot_product_flash_attention(
             q, k, v, dropout, causal, False, scale=scale
         )[0]
+        return out[..., :size] if size % 8 else out
     mask = _as_bias(mask, q.dtype, face)
     if kernel == "efficient":
         grad = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))

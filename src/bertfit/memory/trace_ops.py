@@ -25,6 +25,8 @@ Rule: TypeAlias = Callable[["OpTrace", OpOverload, Arguments, Keywords], object]
 RULES: dict[OpOverload, Rule] = {}
 # Outputs only, as the CUDA kernels are written; the meta kernel gives shape and dtype.
 PLAIN: set[OpOverload] = set()
+# Out-of-place operations of one output, whose layout follows from their inputs' layouts.
+POINTWISE: set[OpOverload] = set()
 
 
 def rule(*overloads: OpOverload) -> Callable[[Rule], Rule]:
@@ -47,6 +49,7 @@ class OpTrace(TorchDispatchMode):
         self.card = card
         self.blas_threads: set[bool] = set()
         self.workspaces: list[Tensor] = []
+        self._layouts: dict[tuple[object, ...], tuple[torch.Size, tuple[int, ...], torch.dtype]] = {}
         # Whether Python code called what runs now; autograd's engine calls from C++.
         self.from_python = True
         self.in_backward = False
@@ -76,6 +79,8 @@ class OpTrace(TorchDispatchMode):
         function = RULES.get(func)
         if function is not None:
             return function(self, func, args, keywords)
+        if func in POINTWISE:
+            return self.pointwise(func, args, keywords)
         if func in PLAIN or _allocates_outputs_only(func):
             PLAIN.add(func)
             return self.note_all(func(*args, **keywords), args)
@@ -110,6 +115,23 @@ class OpTrace(TorchDispatchMode):
             if isinstance(first, Tensor) and first.device.type == "meta":
                 return not self.recorder.on_card(first)
         return False
+
+    def pointwise(self, func: OpOverload, args: Arguments, keywords: Keywords) -> object:
+        """Run an operation whose output's layout follows from its inputs' layouts.
+
+        Layers repeat, so the layout is remembered: torch computes it in slow Python.
+        """
+        key = (func, *map(_layout, args), *keywords.items())
+        known = self._layouts.get(key)
+        if known is None or self._is_host(args):
+            out = self.note_all(func(*args, **keywords), args)
+            if isinstance(out, Tensor) and out.is_meta:
+                self._layouts[key] = (out.size(), out.stride(), out.dtype)
+            return out
+        size, stride, dtype = known
+        made = torch.empty_strided(size, stride, dtype=dtype, device="meta")
+        self.recorder.note(made)
+        return made
 
     def foreach(self, func: OpOverload, args: Arguments) -> object:
         """Give every out-of-place foreach operation one output per tensor, in-place ones nothing."""
@@ -171,6 +193,14 @@ def _touches_card(args: Arguments) -> bool:
         if any(isinstance(part, Tensor) and part.device.type == "meta" for part in parts):
             return True
     return False
+
+
+def _layout(argument: object) -> object:
+    if isinstance(argument, Tensor):
+        return (argument.size(), argument.stride(), argument.dtype, argument.is_meta)
+    if isinstance(argument, list):
+        return tuple(map(_layout, argument))
+    return (type(argument), argument)
 
 
 def _allocates_outputs_only(func: OpOverload) -> bool:

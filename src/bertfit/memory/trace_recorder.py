@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from bertfit.memory.kernels import SizeRule
 from bertfit.types import Category, MemoryEvent
 
 
@@ -24,6 +25,10 @@ class Recorder:
         self.places: list[tuple[str, str]] = []
         self.marks: list[tuple[int, str]] = []
         self.ops: list[str] = []
+        # What the sizes of some blocks follow from, and blocks that are there only for some shapes:
+        # position in the stream, number of events, rule.
+        self.rules: dict[int, SizeRule] = {}
+        self.slots: list[tuple[int, int, SizeRule]] = []
         self.phase = "setup"
         self.module = ""
         self.op = ""
@@ -55,6 +60,18 @@ class Recorder:
         blocks = [self.alloc(size, "workspace") for size in sizes_bytes]
         for block in reversed(blocks):
             self.free(block)
+
+    def slot(self, rule: SizeRule) -> None:
+        """Note what a kernel takes for some shapes and not for others."""
+        position = len(self.stream)
+        self.temporary(*rule.sizes())
+        self.slots.append((position, len(self.stream) - position, rule))
+
+    def explain(self, tensor: Tensor, rule: SizeRule) -> None:
+        """Say what the size of a tensor's block follows from."""
+        block = self.block_of(tensor)
+        if block is not None:
+            self.rules[block] = rule
 
     def note(self, tensor: Tensor) -> None:
         """Follow the storage of a tensor from now until nothing refers to it."""

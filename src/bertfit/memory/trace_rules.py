@@ -9,7 +9,8 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from bertfit.memory import kernels
-from bertfit.memory.trace_ops import PLAIN, Arguments, Keywords, OpTrace, rule
+from bertfit.memory.kernels import SizeRule
+from bertfit.memory.trace_ops import PLAIN, POINTWISE, Arguments, Keywords, OpTrace, rule
 
 aten = torch.ops.aten
 
@@ -55,6 +56,23 @@ PLAIN.update(
     }
 )
 
+POINTWISE.update(
+    {
+        aten.mul.Tensor,
+        aten.mul.Scalar,
+        aten.div.Tensor,
+        aten.sub.Tensor,
+        aten.gelu.default,
+        aten.gelu_backward.default,
+        aten.tanh.default,
+        aten.tanh_backward.default,
+        aten.native_dropout_backward.default,
+        aten.where.self,
+        aten.pow.Tensor_Scalar,
+        aten.neg.default,
+    }
+)
+
 
 @rule(aten.native_dropout.default)
 def _native_dropout(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
@@ -91,8 +109,9 @@ def _layer_norm_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: 
         partial = [None if s is None else t.new((blocks, width), s.dtype) for s in sums]
         for at, part in enumerate(partial):
             if part is not None:
-                sums[at] = t.new((width,), part.dtype)
-                t.temporary(*_reduction_sizes(t, part, [0]))
+                total = t.new((width,), part.dtype)
+                _reduction(t, part, [0])
+                sums[at] = total
     return grad_input, *sums
 
 
@@ -139,22 +158,31 @@ def _embedding_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: K
     shape = (num_weights, grad.shape[-1])
     if indices.numel() <= kernels.EMBEDDING_SORT_ABOVE:
         return t.new(shape, grad.dtype)
-    sizes = kernels.sorted_embedding_backward(
-        t.card,
-        indices=indices.numel(),
-        num_weights=num_weights,
-        width=grad.shape[-1],
-        half=grad.dtype != torch.float32,
-    )
-    ordered = [_bytes(t, sizes.index), _bytes(t, sizes.index)]
-    t.temporary(sizes.index, sizes.sort)
+    half = grad.dtype != torch.float32
+
+    def take(part: str) -> Tensor:
+        fixed = (
+            ("part", part),
+            ("chip", t.card),
+            ("num_weights", num_weights),
+            ("width", shape[1]),
+            ("half", half),
+        )
+        varying = (("indices", indices.numel()),)
+        return _sized(t, SizeRule(kernels.embedding_bytes, fixed, varying))
+
+    ordered = [take("index"), take("index")]
+    numbers = take("index")
+    take("sort")
+    del numbers
     out = t.new(shape, grad.dtype)
-    held = [_bytes(t, sizes.index), _bytes(t, 8)]
-    t.temporary(sizes.index, sizes.unique)
-    held += [_bytes(t, sizes.segments), _bytes(t, sizes.segments)]
-    t.temporary(sizes.scan)
-    held.append(_bytes(t, 8))
-    t.temporary(sizes.parts, sizes.sums, sizes.weight)
+    held = [take("index"), t.new((), torch.int64)]
+    numbers = take("index")
+    take("unique")
+    del numbers
+    held += [take("segments"), take("segments")]
+    take("scan")
+    held += [t.new((), torch.int64), take("parts"), take("sums"), take("weight")]
     while held:
         held.pop()
     while ordered:
@@ -162,14 +190,24 @@ def _embedding_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: K
     return out
 
 
-def _bytes(t: OpTrace, size: int) -> Tensor:
-    block = t.new((size,), torch.uint8)
+def _sized(t: OpTrace, rule: SizeRule) -> Tensor:
+    """Take a workspace whose size follows from a rule."""
+    block = t.new(rule.sizes(), torch.uint8)
     t.recorder.categorize(block, "workspace")
+    t.recorder.explain(block, rule)
     return block
 
 
-def _reduction_sizes(t: OpTrace, x: Tensor, dims: list[int], **more: int) -> tuple[int, ...]:
-    """Bring a reduction into the form that `kernels.reduction` knows."""
+def _padded(*, rows: int, length: int, multiple: int, width: int = 1) -> SizeRule:
+    return SizeRule(
+        kernels.padded_bytes,
+        (("multiple", multiple), ("width", width)),
+        (("rows", rows), ("length", length)),
+    )
+
+
+def _reduction(t: OpTrace, x: Tensor, dims: list[int]) -> None:
+    """Take what a reduction over many blocks takes, see `kernels.reduction`."""
     dims = [d % x.ndim for d in dims] if x.ndim else []
     kept = reduced = 1
     for d, n in enumerate(x.shape):
@@ -179,19 +217,14 @@ def _reduction_sizes(t: OpTrace, x: Tensor, dims: list[int], **more: int) -> tup
             kept *= n
     strides = [(x.stride(d), d) for d in range(x.ndim) if x.shape[d] > 1]
     if not strides:
-        return ()
+        return
     stride, fastest = min(strides)
-    size = x.shape[fastest]
-    vector = 4 if size % 4 == 0 else 2 if size % 2 == 0 else 1
-    return kernels.reduction(
-        t.card,
-        kept=kept,
-        reduced=reduced,
-        fastest_reduced=fastest in dims,
-        element_bytes=x.element_size(),
-        vector=vector,
-        contiguous=stride == 1,
-        **more,
+    t.recorder.slot(
+        SizeRule(
+            kernels.reduction,
+            (("card", t.card), ("fastest_reduced", fastest in dims), ("contiguous", stride == 1)),
+            (("kept", kept), ("reduced", reduced), ("fastest", x.shape[fastest])),
+        )
     )
 
 
@@ -221,7 +254,7 @@ def _reduce(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> 
     elif func in _NORMS and len(args) > _NORMS[func] and args[_NORMS[func]]:
         dims = list(args[_NORMS[func]])
     out = t.note_all(func(*args, **kwargs))
-    t.temporary(*_reduction_sizes(t, x, dims))
+    _reduction(t, x, dims)
     return out
 
 
@@ -237,6 +270,9 @@ def _efficient(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) 
     out = t.new((batch, length, heads, v.shape[-1]), q.dtype)
     saved = kernels.round_up(length, kernels.EFFICIENT_LSE_ALIGNMENT) if wanted else 0
     lse = t.new((batch, heads, saved), torch.float32)
+    if wanted:
+        multiple = kernels.EFFICIENT_LSE_ALIGNMENT
+        t.recorder.explain(lse, _padded(rows=batch * heads, length=length, multiple=multiple))
     if v.shape[-1] > kernels.EFFICIENT_HEAD_IN_REGISTERS and q.dtype != torch.float32:
         t.temporary(out.numel() * 4)  # the output in fp32, kernel_forward.h
     return out.transpose(1, 2), lse, seed, offset
@@ -255,15 +291,12 @@ def _efficient_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: K
         t.card, head=max(size, v.shape[-1]), half=half, dropout=bool(dropout)
     )
     delta = _row_sums(t, grad, out, in_kernel=kernel.computes_delta)
-    workspace = _bytes(
+    workspace = _sized(
         t,
-        kernel.workspace_bytes(
-            batch=batch,
-            heads=heads,
-            queries=length,
-            keys=k.shape[2],
-            head=size,
-            value_head=v.shape[-1],
+        SizeRule(
+            kernels.efficient_workspace,
+            (("kernel", kernel), ("heads", heads), ("head", size)),
+            (("batch", batch), ("length", length), ("keys", k.shape[2])),
         ),
     )
     del delta, workspace
@@ -306,8 +339,13 @@ def _flash_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywo
     grad_k = t.new((batch, k.shape[2], heads, size), q.dtype)
     grad_v = t.new((batch, k.shape[2], heads, v.shape[-1]), q.dtype)
     softmax_d = t.new((batch, heads, rounded), torch.float32)
-    accumulator = t.new((batch, rounded, heads, size), torch.float32)
-    del softmax_d, accumulator
+    width = kernels.round_up(size, 32) if size <= 192 else 256
+    accumulator = t.new((batch, rounded, heads, width), torch.float32)
+    t.recorder.explain(softmax_d, _padded(rows=batch * heads, length=length, multiple=128))
+    t.recorder.explain(
+        accumulator, _padded(rows=batch * heads, length=length, multiple=128, width=width)
+    )
+    del accumulator, softmax_d
     return grad_q.transpose(1, 2), grad_k.transpose(1, 2), grad_v.transpose(1, 2)
 
 
@@ -353,7 +391,7 @@ def _add(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> obj
     old = args[0]
     if t.in_engine() and isinstance(old, Tensor) and _held_once(old):
         return old
-    return t.note_all(func(*args, **kwargs), args)
+    return t.pointwise(func, args, kwargs)
 
 
 def _held_once(tensor: Tensor) -> bool:

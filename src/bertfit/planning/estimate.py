@@ -57,12 +57,13 @@ class Simulation:
         """Why memory ended, if it did."""
         return self.allocator.failure
 
-    def advance(self) -> None:
-        """Replay what the trace has got since the last call."""
+    def advance(self, end: int | None = None) -> None:
+        """Replay what the trace has got since the last call, or up to a position."""
         allocator, trace, held = self.allocator, self.trace, self._held
         stream, sizes, places = trace.stream, trace.sizes, trace.places
         peak = allocator.peak_allocated_bytes
-        for position in range(self._position, len(stream)):
+        end = len(stream) if end is None else end
+        for position in range(self._position, end):
             entry = stream[position]
             if entry < 0:
                 allocator.free(held.pop(~entry))
@@ -80,7 +81,7 @@ class Simulation:
                 peak, self.peak_at = allocated, position
             if allocated > self._phase_peak:
                 self._phase_peak = allocated
-        self._position = len(stream)
+        self._position = end
 
     def _close_phase(self, phase: str) -> None:
         if self._phase:
@@ -132,6 +133,7 @@ def simulate(
         simulation = Simulation(allocator=allocator, trace=trace)
         peak, steady = -1, 0
         for number, _done in enumerate(_program(model, settings)):
+            trace.mark("round")
             simulation.advance()
             if simulation.stopped_at is not None or number >= MAX_CYCLES:
                 break
