@@ -1,16 +1,16 @@
 """From logits to tags: the best allowed sequence, reduced where it is made (law 7)."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from bertfit.config import Precision
-from bertfit.engine.precision import autocast
-from bertfit.engine.step import forward
+from bertfit.engine.backends import Forward
 from bertfit.types import Batch, Window
+
+Tagged = tuple[NDArray[np.int16], NDArray[np.float32]]
 
 FORBIDDEN = -1e4  # added to a score; large against any logit, exact in float32
 
@@ -96,33 +96,31 @@ def first_tokens(windows: Sequence[Window]) -> NDArray[np.int64]:
     return stacked
 
 
-def tag_windows(
-    model: nn.Module,
+def tag_batch(
+    forward: Forward,
     decoder: Decoder,
-    batches: Iterable[tuple[Sequence[Window], Batch]],
-    *,
-    device: torch.device,
-    precision: Precision,
-) -> Iterator[tuple[Window, NDArray[np.int64], NDArray[np.float32]]]:
-    """Tag every unit of every window; logits never leave this function.
+    windows: Sequence[Window],
+    batch: Batch,
+) -> list[Tagged]:
+    """Tag every unit of the windows of one batch; logits never leave this function.
 
-    Yields:
-        The window, its (U,) tag ids and their (U,) probabilities, in the order of the batches.
+    Returns:
+        For each window its (U,) tag ids and their (U,) probabilities, in the order given.
     """
-    for windows, batch in batches:
-        with torch.inference_mode():
-            with autocast(precision, device):
-                logits = forward(model, batch, device)
-            begins = [window.owned[0] == 0 for window in windows]
-            ends = [window.owned[1] == len(window.units) for window in windows]
-            tags, scores = decoder.decode(
-                logits,
-                torch.from_numpy(first_tokens(windows)).to(device),
-                torch.tensor(begins, device=device),
-                torch.tensor(ends, device=device),
-            )
-            del logits
-        ids, probabilities = tags.cpu().numpy(), scores.cpu().numpy()
-        for row, window in enumerate(windows):
-            units = len(window.units)
-            yield window, ids[row, :units], probabilities[row, :units]
+    with torch.inference_mode():
+        logits = forward(batch)
+        begins = [window.owned[0] == 0 for window in windows]
+        ends = [window.owned[1] == len(window.units) for window in windows]
+        tags, scores = decoder.decode(
+            logits,
+            torch.from_numpy(first_tokens(windows)).to(logits.device),
+            torch.tensor(begins, device=logits.device),
+            torch.tensor(ends, device=logits.device),
+        )
+        del logits
+        ids, probabilities = tags.to(torch.int16).cpu().numpy(), scores.cpu().numpy()
+    # Copies: a row that is a view keeps its whole batch alive as long as the row.
+    return [
+        (ids[row, : len(window.units)].copy(), probabilities[row, : len(window.units)].copy())
+        for row, window in enumerate(windows)
+    ]

@@ -4,8 +4,8 @@ examples -> windows -> batches sorted by length -> forward -> tags -> entities. 
 read-ahead is in memory (law 7).
 """
 
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 
 import torch
@@ -14,20 +14,30 @@ from bertfit.config import Precision
 from bertfit.data.batches import cut, pad, read_ahead
 from bertfit.data.pieces import TextTokenizer, TokenizerParts
 from bertfit.data.segments import choose_split
-from bertfit.data.tags import detect_scheme, split_tag, transitions
+from bertfit.data.tags import transitions
 from bertfit.data.windows import TaggedWindow, merge, windows
-from bertfit.engine.decode import Decoder, tag_windows
+from bertfit.engine.backends import Forward, torch_tagger
+from bertfit.engine.decode import Decoder, Tagged, tag_batch
 from bertfit.engine.device import choose_device
 from bertfit.engine.precision import choose_precision
+from bertfit.errors import BudgetError
+from bertfit.jobs.chunks import BATCHES_PER_CHUNK, Chunk, chunks
+from bertfit.jobs.foreign_tags import tag_meaning
+from bertfit.jobs.work_memory import WorkMemory
+from bertfit.language import _
 from bertfit.models.encoder import LoadedTokenizer, find_model
 from bertfit.models.tagger import Tagger, load_tagger
-from bertfit.types import Entity, Example, LabelScheme, Split, Window
+from bertfit.types import Entity, Example, LabelScheme, Problem, Split, Window
 
-# Windows that are sorted by length together: enough that padding is rare, little enough to hold.
-READ_AHEAD_WINDOWS = 1024
 # Padded tokens of a batch. More than this gains nothing on a CPU, whose caches it overflows.
 CPU_BATCH_TOKENS = 2048
 CARD_BATCH_TOKENS = 16384
+# Windows that `tag` sorts by length together.
+READ_AHEAD_WINDOWS = 1024
+# Texts that are looked at to decide how a foreign model's texts are cut.
+_SPLIT_SAMPLE = 100
+
+Found = tuple[Example, list[Entity]]
 
 
 def text_tokenizer(tokenizer: LoadedTokenizer) -> TextTokenizer:
@@ -44,27 +54,8 @@ def text_tokenizer(tokenizer: LoadedTokenizer) -> TextTokenizer:
 
 
 def resolve_scheme(scheme: LabelScheme) -> LabelScheme:
-    """Say what the tags of a foreign checkpoint mean; one of bertfit's own is left as it is.
-
-    BMES, BMEWO and BILOU tags are given the roles of BIOES, in place, so that one rule reads all.
-    """
-    if scheme.labels:
-        return scheme
-    found = detect_scheme(dict.fromkeys(scheme.tags, 1))
-    if found == "none":
-        return LabelScheme(labels=scheme.tags, encoding="none", tags=scheme.tags)
-    tags, labels = [], []
-    for tag in scheme.tags:
-        role, label = split_tag(tag)
-        tags.append("O" if role == "O" else f"{role}-{label}")
-        if role != "O":
-            labels.append(label)
-    encoding = "bio" if found in ("iob1", "iob2") else "bioes"
-    return LabelScheme(
-        labels=tuple(dict.fromkeys(labels)),
-        encoding="bio" if encoding == "bio" else "bioes",
-        tags=tuple(tags),
-    )
+    """Say what the tags of a foreign checkpoint mean; one of bertfit's own is left as it is."""
+    return tag_meaning(scheme).scheme
 
 
 class Predictor:
@@ -76,6 +67,7 @@ class Predictor:
         precision: fp32, or what to autocast to.
         batch_tokens: padded tokens of a batch; None takes a value that suits the device.
         constrained: False takes the best tag of each unit even where the sequence is illegal.
+        forward: computes the tag logits in torch's place.
     """
 
     def __init__(
@@ -86,18 +78,23 @@ class Predictor:
         precision: Precision,
         batch_tokens: int | None = None,
         constrained: bool = True,
+        forward: Forward | None = None,
     ) -> None:
         self.tagger = tagger
-        self.scheme = resolve_scheme(tagger.scheme)
+        meaning = tag_meaning(tagger.scheme)
+        self.scheme = meaning.scheme
+        self.unmapped_tags = meaning.unmapped
         self.device = device
-        self.precision = precision
+        self.precision: Precision = precision
         self.batch_tokens = batch_tokens or (
             CPU_BATCH_TOKENS if device.type == "cpu" else CARD_BATCH_TOKENS
         )
         self.tokenizer = text_tokenizer(tagger.tokenizer)
         self.model = tagger.model.to(device).eval()
+        self.forward = forward or torch_tagger(self.model, device, precision)
         allowed, start, end = transitions(self.scheme)
-        self._decoder = Decoder(allowed, start, end, device, constrained)
+        self._decoder = Decoder(allowed, start, end, device, constrained and meaning.constrained)
+        self._memory = WorkMemory(device)
 
     def entities(self, texts: Iterable[str]) -> Iterator[list[Entity]]:
         """Yield the entities of every text, in order; `text[e.start:e.end]` is the surface."""
@@ -107,48 +104,125 @@ class Predictor:
         for __, found in self.annotate(examples):
             yield found
 
-    def annotate(self, examples: Iterable[Example]) -> Iterator[tuple[Example, list[Entity]]]:
-        """Yield every example with the entities that were found in it, in order."""
+    def annotate(self, examples: Iterable[Example]) -> Iterator[Found]:
+        """Yield every example with the entities that were found in it, in order.
+
+        Raises:
+            BudgetError: a window does not fit the memory alone.
+        """
+        for chunk in self.chunks(examples):
+            yield from self.annotate_chunk(chunk, _refuse)
+
+    def split_for(self, examples: Iterable[Example]) -> tuple[Split, Iterator[Example]]:
+        """Return how texts are cut into units, and the examples with none of them lost.
+
+        A checkpoint of bertfit says it itself; for another the first texts decide.
+        """
         stream = iter(examples)
-        split: Split | None = self.tagger.split
+        if self.tagger.split is not None:
+            return self.tagger.split, stream
+        sample = list(islice(stream, _SPLIT_SAMPLE))
+        return choose_split(sample, self.tagger.task), chain(sample, stream)
+
+    def chunks(self, examples: Iterable[Example], split: Split | None = None) -> Iterator[Chunk]:
+        """Cut a stream of examples into chunks that are worked on one after the other."""
+        stream = iter(examples)
         if split is None:
-            sample = list(islice(stream, 100))
-            split = choose_split(sample, self.tagger.task)
-            stream = chain(sample, stream)
-        waiting: deque[Example] = deque()
+            split, stream = self.split_for(stream)
+        chosen = split
 
-        def kept() -> Iterator[Example]:
-            for example in stream:
-                waiting.append(example)
-                yield example
+        def cut_examples(some: Iterable[Example]) -> Iterator[Window]:
+            return windows(
+                some,
+                self.tokenizer,
+                scheme=None,
+                max_length=self.tagger.max_length,
+                overlap=self.tagger.overlap,
+                split=chosen,
+            )
 
-        cut_windows = windows(
-            kept(),
-            self.tokenizer,
-            scheme=None,
-            max_length=self.tagger.max_length,
-            overlap=self.tagger.overlap,
-            split=split,
+        return chunks(stream, cut_examples, BATCHES_PER_CHUNK * self.batch_tokens)
+
+    def annotate_chunk(
+        self,
+        chunk: Chunk,
+        on_problem: Callable[[Problem], None],
+        between: Callable[[], None] | None = None,
+    ) -> list[Found]:
+        """Return the examples of a chunk with their entities.
+
+        Args:
+            chunk: from `chunks`.
+            on_problem: told of a window that does not fit alone; its example is left out.
+            between: called after every batch; may raise to stop there.
+        """
+        tagged, unfit = self._tag(chunk.windows, between)
+        for window in unfit:
+            on_problem(too_large(chunk.examples[window.index], window))
+        left_out = {window.index for window in unfit}
+        entities = merge(
+            (result for result in tagged if result.window.index not in left_out),
+            self.scheme,
+            num_examples=len(chunk.examples),
         )
-        for found in merge(self.tag(cut_windows), self.scheme):
-            yield waiting.popleft(), found
-        while waiting:  # texts without a unit at the end
-            yield waiting.popleft(), []
+        return [
+            (example, found)
+            for index, (example, found) in enumerate(zip(chunk.examples, entities, strict=True))
+            if index not in left_out
+        ]
 
     def tag(self, stream: Iterator[Window]) -> Iterator[TaggedWindow]:
-        """Yield the windows with their tags, in the order they came."""
-        pad_id = self.tagger.tokenizer.pad_id
+        """Yield the windows with their tags, in the order they came.
+
+        Raises:
+            BudgetError: a window does not fit the memory alone.
+        """
         for group in read_ahead(stream, READ_AHEAD_WINDOWS):
-            place = {id(window): position for position, window in enumerate(group)}
-            done: list[TaggedWindow | None] = [None] * len(group)
-            batches = ((part, pad(part, pad_id)) for part in cut(group, self.batch_tokens))
-            for window, ids, scores in tag_windows(
-                self.model, self._decoder, batches, device=self.device, precision=self.precision
-            ):
-                done[place[id(window)]] = TaggedWindow(
-                    window=window, tag_ids=ids.astype("int16"), scores=scores
-                )
-            yield from (result for result in done if result is not None)
+            tagged, unfit = self._tag(group, None)
+            if unfit:
+                raise BudgetError(_does_not_fit(len(unfit[0].input_ids)))
+            yield from tagged
+
+    def _tag(
+        self, group: Sequence[Window], between: Callable[[], None] | None
+    ) -> tuple[list[TaggedWindow], list[Window]]:
+        place = {id(window): position for position, window in enumerate(group)}
+        done: list[TaggedWindow | None] = [None] * len(group)
+        unfit: list[Window] = []
+        for part, results in self._memory.run_all(
+            cut(group, self.batch_tokens), self._tag_part, unfit.append
+        ):
+            for window, (ids, scores) in zip(part, results, strict=True):
+                done[place[id(window)]] = TaggedWindow(window=window, tag_ids=ids, scores=scores)
+            if between is not None:
+                between()
+        return [result for result in done if result is not None], unfit
+
+    def _tag_part(self, part: Sequence[Window]) -> list[Tagged]:
+        batch = replace(pad(part, self.tagger.tokenizer.pad_id), labels=None, num_labelled=0)
+        return tag_batch(self.forward, self._decoder, part, batch)
+
+
+def _refuse(problem: Problem) -> None:
+    raise BudgetError(str(problem))
+
+
+def _does_not_fit(num_tokens: int) -> str:
+    return _(
+        "a window of {tokens} tokens does not fit the memory even alone. Use a shorter "
+        "--max-length, or another --device."
+    ).format(tokens=num_tokens)
+
+
+def too_large(example: Example, window: Window) -> Problem:
+    """Say that a window of an example does not fit the memory even alone."""
+    source = example.source
+    return Problem(
+        path=source.path if source else example.id,
+        line=source.line if source else 0,
+        kind="window-too-large",
+        message=_does_not_fit(len(window.input_ids)),
+    )
 
 
 def load(

@@ -1,0 +1,62 @@
+"""The seam between a model and what computes it: a batch goes in, a tensor comes out.
+
+Everything behind the seam (decoding, pooling, recovery from out-of-memory, order of the output) is
+the same whatever computes.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from bertfit.config import Precision
+from bertfit.engine.precision import autocast
+from bertfit.engine.step import forward
+from bertfit.types import Batch
+
+# Tag logits (B, T, K) of a tagger, or the states (B, T, H) of an encoder.
+Forward = Callable[[Batch], Tensor]
+
+
+def torch_tagger(model: nn.Module, device: torch.device, precision: Precision) -> Forward:
+    """Return what computes tag logits with torch: (B, T, K)."""
+
+    def run(batch: Batch) -> Tensor:
+        with autocast(precision, device):
+            return forward(model, batch, device)
+
+    return run
+
+
+def torch_encoder(
+    model: nn.Module, device: torch.device, precision: Precision, layers: tuple[int, ...]
+) -> Forward:
+    """Return what computes the states of an encoder with torch.
+
+    Args:
+        model: an encoder of transformers, on the device; its last layer is the last one wanted.
+        device: where it is.
+        precision: fp32, or what to autocast to.
+        layers: whose outputs are summed: 0 are the embeddings; empty is the model's own output.
+
+    Returns:
+        A function from a batch to its states (B, T, H), in float32.
+    """
+
+    def run(batch: Batch) -> Tensor:
+        mask = batch.attention_mask
+        with autocast(precision, device):
+            output = model(
+                input_ids=torch.from_numpy(batch.input_ids).to(device),
+                attention_mask=None if mask is None else torch.from_numpy(mask).to(device),
+                output_hidden_states=bool(layers),
+            )
+        if not layers:
+            states: Tensor = output.last_hidden_state
+            return states.float()
+        total: Tensor = output.hidden_states[layers[0]].float()
+        for layer in layers[1:]:
+            total = total + output.hidden_states[layer].float()
+        return total
+
+    return run

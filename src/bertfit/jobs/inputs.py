@@ -1,0 +1,224 @@
+"""What a job reads its texts from: a file, a folder, standard input; and how far it has come."""
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+
+from bertfit.data.formats import ProblemLog, ReadOptions, read, sniff
+from bertfit.data.formats.intake import Intake
+from bertfit.data.formats.source import CHUNK_BYTES, HEAD_BYTES, MAX_LINE_BYTES, text_file
+from bertfit.errors import DataError
+from bertfit.language import _
+from bertfit.types import Example, Problem
+
+STDIN = "-"
+# Larger files are counted by a sample: their lines are alike, and it is only for the time left.
+_COUNTED_BYTES = 64 << 20
+
+
+class TextInput:
+    """The texts of one argument of the command line.
+
+    Args:
+        name: a file of any format, a folder of them, `hub:owner/name`, or `-`.
+        options: how to read.
+        log: told what is found wrong.
+        whole_files: every file is one text.
+    """
+
+    def __init__(
+        self, name: str, options: ReadOptions, log: ProblemLog, *, whole_files: bool = False
+    ) -> None:
+        self.name = name
+        self._options = options
+        self._log = log
+        self._whole_files = whole_files
+        self._files = self._find_files()
+        self._sizes = [path.stat().st_size for path in self._files]
+        self._before = 0
+        self._current: Path | None = None
+        self._num_lines = 0.0
+
+    def _find_files(self) -> list[Path]:
+        """Return the files that are read one by one; none where `read` takes the name as it is."""
+        place = Path(self.name)
+        if self.name == STDIN or self.name.startswith("hub:"):
+            return []
+        if not place.exists():
+            raise DataError(_("{path}: there is no such file or folder.").format(path=place))
+        if place.is_file():
+            return [place]
+        if not self._whole_files:
+            try:
+                sniff(place, self._options)
+            except DataError:
+                pass
+            else:
+                return []
+        files = sorted(
+            path
+            for path in place.rglob("*")
+            if path.is_file()
+            and not any(part.startswith(".") for part in path.relative_to(place).parts)
+        )
+        if not files:
+            raise DataError(_("{path}: holds no files.").format(path=place))
+        return files
+
+    def identity(self) -> str:
+        """Return what tells this input from another, or from itself after a change."""
+        if not self._files:
+            return self.name
+        parts = [f"{path.resolve()}:{path.stat().st_mtime_ns}" for path in self._files]
+        sizes = sum(self._sizes)
+        if len(parts) > 1:
+            import hashlib
+
+            digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+            return f"{Path(self.name).resolve()}:{len(parts)}:{sizes}:{digest}"
+        return f"{parts[0]}:{sizes}"
+
+    def examples(self) -> Iterator[Example]:
+        """Yield the texts; faulty records are told to the log and left out.
+
+        Raises:
+            DataError: a file that cannot be read at all, unless it is one of many: those are told
+                to the log.
+        """
+        if self.name == STDIN:
+            yield from self._from_stdin(sys.stdin.buffer)
+            return
+        if not self._files:
+            yield from read(self.name, self._options, self._log)
+            return
+        for position, path in enumerate(self._files):
+            self._before = sum(self._sizes[:position])
+            self._current = path
+            self._num_lines = 0.0
+            try:
+                yield from self._one_file(path)
+            except DataError as error:
+                if len(self._files) == 1 or self._options.on_error == "refuse":
+                    raise
+                self._report(str(path), 0, "unreadable-file", str(error))
+
+    def fraction(self, example: Example) -> float | None:
+        """Return the share of the input that is read when this example is; None if unknown."""
+        total = sum(self._sizes)
+        if self._current is None or not total:
+            return None
+        size = self._current.stat().st_size
+        inside = 0.0
+        if example.source is not None and example.source.path == str(self._current):
+            if not self._num_lines:
+                self._num_lines = _count_lines(self._current)
+            if self._num_lines > 0:
+                inside = min(1.0, example.source.line / self._num_lines)
+            elif len(self._files) == 1:
+                return None
+        return (self._before + inside * size) / total
+
+    def _one_file(self, path: Path) -> Iterator[Example]:
+        if not self._whole_files:
+            yield from read(path, self._options, self._log)
+            return
+        intake = Intake(path, path.name, self._options, self._log)
+        content = b"".join(text_file(path).chunks())
+        try:
+            text = content.decode("utf-8")
+        except UnicodeDecodeError as error:
+            message = _("not UTF-8 at byte {byte}. Save the file as UTF-8.").format(
+                byte=error.start + 1
+            )
+            intake.drop([intake.problem(0, "bad-utf8", message)])
+            return
+        example = intake.admit(text=text, entities=None, line=0, faults=[])
+        if example is not None:
+            yield replace(example, id=path.name)
+
+    def _from_stdin(self, stream: BinaryIO) -> Iterator[Example]:
+        """Read text lines as they come; anything else is laid down first, to be looked at."""
+        head = stream.read(HEAD_BYTES)
+        with tempfile.TemporaryDirectory(prefix="bertfit-") as folder:
+            spool = Path(folder) / "stdin"
+            spool.write_bytes(head)
+            if not head.strip():
+                raise DataError(_("standard input is empty: there is nothing to read."))
+            packed = head[:2] == b"\x1f\x8b"
+            name = self._options.format
+            if name is None and not packed:
+                name = sniff(spool, self._options)
+            if name == "text" and not packed and not self._whole_files:
+                yield from self._lines(head, stream)
+                return
+            with spool.open("ab") as file:
+                shutil.copyfileobj(stream, file, CHUNK_BYTES)
+            yield from self._one_file(spool)
+
+    def _lines(self, head: bytes, stream: BinaryIO) -> Iterator[Example]:
+        intake = Intake(Path("stdin"), "stdin", self._options, self._log)
+        number = 0
+        for raw in _byte_lines(head.removeprefix(b"\xef\xbb\xbf"), stream):
+            number += 1
+            if len(raw) > MAX_LINE_BYTES:
+                message = _("longer than {size} bytes. Break the line into records.").format(
+                    size=MAX_LINE_BYTES
+                )
+                intake.drop([intake.problem(number, "line-too-long", message)])
+                continue
+            try:
+                text = raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
+            except UnicodeDecodeError as error:
+                message = _(
+                    "not UTF-8 at byte {byte} of the line (0x{value:02x}). Save the file as UTF-8; "
+                    "for Chinese from Windows: iconv -f GB18030 -t UTF-8."
+                ).format(byte=error.start + 1, value=raw[error.start])
+                intake.drop([intake.problem(number, "bad-utf8", message)])
+                continue
+            if text.strip():
+                example = intake.admit(text=text, entities=None, line=number, faults=[])
+                if example is not None:
+                    yield example
+
+    def _report(self, path: str, line: int, kind: str, message: str) -> None:
+        self._log.records_dropped += 1
+        self._log.add(Problem(path=path, line=line, kind=kind, message=message))
+
+
+def _byte_lines(head: bytes, stream: BinaryIO) -> Iterator[bytes]:
+    lines = head.split(b"\n")
+    yield from (line + b"\n" for line in lines[:-1])
+    rest = lines[-1] + stream.readline(MAX_LINE_BYTES + 2)
+    while rest:
+        yield rest
+        if len(rest) > MAX_LINE_BYTES:  # the remainder of an absurd line belongs to it
+            while rest and not rest.endswith(b"\n"):
+                rest = stream.readline(CHUNK_BYTES)
+        rest = stream.readline(MAX_LINE_BYTES + 2)
+
+
+def _count_lines(path: Path) -> float:
+    """Return about how many lines (or rows) a file has; -1 where that is not to be told."""
+    with path.open("rb") as file:
+        chunk = file.read(CHUNK_BYTES)
+        if chunk[:2] == b"\x1f\x8b":
+            return -1.0
+        if chunk[:4] == b"PAR1":
+            import pyarrow
+            import pyarrow.parquet
+
+            try:
+                return float(pyarrow.parquet.read_metadata(path).num_rows)
+            except (OSError, pyarrow.ArrowException):
+                return -1.0
+        lines = size = 0
+        while chunk and size < _COUNTED_BYTES:
+            lines += chunk.count(b"\n")
+            size += len(chunk)
+            chunk = file.read(CHUNK_BYTES)
+    total = path.stat().st_size
+    return max(1.0, lines * total / size) if size else -1.0
