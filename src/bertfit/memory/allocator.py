@@ -402,15 +402,16 @@ class CachingAllocator:
             start = unmapped
             if start.prev is not None and start.prev.free:
                 start = start.prev
-            room, block = 0, start
+            room = 0
+            block: Block | None = start
             while room < size and block is not None and block.free:
                 room += block.size
-                block = block.next  # type: ignore[assignment]  # the end of a segment is None
+                block = block.next
             if room >= size:
                 return start
         # One segment for each pool, in an address space of its own.
-        start = _ENDLESS * (1 if pool.small else 2)
-        fresh = Block(start, _ENDLESS, expandable=True)
+        address = _ENDLESS * (1 if pool.small else 2)
+        fresh = Block(address, _ENDLESS, expandable=True)
         fresh.mapped = False
         pool.add_unmapped(fresh)
         self.num_segments += 1
@@ -449,17 +450,17 @@ class CachingAllocator:
         if end <= start:
             return
         pool.remove(block)
-        head = start - block.address
-        if head:
-            rest = Block(block.address, head, expandable=True)
+        before = start - block.address
+        if before:
+            rest = Block(block.address, before, expandable=True)
             rest.prev, rest.next = block.prev, block
             if rest.prev is not None:
                 rest.prev.next = rest
             block.prev = rest
             pool.add(rest)
-        tail = block.address + block.size - end
-        if tail:
-            rest = Block(end, tail, expandable=True)
+        behind = block.address + block.size - end
+        if behind:
+            rest = Block(end, behind, expandable=True)
             rest.prev, rest.next = block, block.next
             if rest.next is not None:
                 rest.next.prev = rest

@@ -208,9 +208,7 @@ class EfficientBackward:
         return batch * heads * round_up(floats, 4) * 4
 
 
-def efficient_backward(
-    chip: Chip, *, head: int, half: bool, dropout: bool
-) -> EfficientBackward:
+def efficient_backward(chip: Chip, *, head: int, half: bool, dropout: bool) -> EfficientBackward:
     """Return the first kernel of PyTorch's list that fits head size and shared memory.
 
     Source: mem_eff_attention/kernels/cutlassB.h for the list; which of them fit was read from the

@@ -21,7 +21,12 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from bertfit.memory import trace_attention, trace_autocast, trace_rules  # noqa: F401  (they register)
+from bertfit.memory import (  # noqa: F401  (they register)
+    trace_attention,
+    trace_attention_rules,
+    trace_autocast,
+    trace_rules,
+)
 from bertfit.memory.kernels import Chip
 from bertfit.memory.trace_functions import CUDA, CudaFace
 from bertfit.memory.trace_ops import OpTrace
@@ -43,7 +48,6 @@ def record(card: Chip, *, mask_is_full: bool = False) -> Iterator[Recorder]:
     recorder = Recorder()
     ops = OpTrace(recorder, card)
     face = CudaFace(recorder, ops, reads=mask_is_full)
-    face.cache = trace_autocast.WeightCache()
     with contextlib.ExitStack() as stack:
         for patch in _patches(face):
             stack.enter_context(patch)
@@ -62,7 +66,7 @@ def _patches(face: CudaFace) -> list[contextlib.AbstractContextManager[object]]:
     clear = torch.clear_autocast_cache
     has_bf16 = face.ops.card.compute_capability >= (8, 0)
 
-    def grouped(lists: object, with_indices: bool = False) -> object:
+    def grouped(lists: list[list[Tensor | None]], with_indices: bool = False) -> object:
         found = group(lists, with_indices)
         return {
             (CUDA if device is not None and device.type == "meta" else device, dtype): value

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertfit.memory.trace_autocast import active, cast_all
-from bertfit.memory.trace_functions import CudaFace, handles
+from bertfit.memory.trace_functions import Call, CudaFace, handles
+from bertfit.memory.trace_ops import Arguments, Keywords
 
 aten = torch.ops.aten
 
@@ -20,14 +21,11 @@ def choose_kernel(
     mask: Tensor | None,
     *,
     capability: tuple[int, int],
-    dropout: float,
 ) -> str:
     """Return `flash`, `efficient` or `math`, in the order of preference that CUDA has."""
     half = query.dtype in (torch.float16, torch.bfloat16)
     head, value_head = query.shape[-1], value.shape[-1]
     dense = all(x.stride(-1) == 1 for x in (query, key, value))
-    needs_grad = any(x.requires_grad for x in (query, key, value)) and torch.is_grad_enabled()
-    del needs_grad
     if (
         half
         and capability >= (8, 0)
@@ -96,7 +94,7 @@ def _math(
 
 
 @handles(F.scaled_dot_product_attention)
-def _attention(face, func, args, kwargs):
+def _attention(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> object:
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     given = dict(zip(names, args, strict=False)) | kwargs
     q, k, v, mask = given["query"], given["key"], given["value"], given.get("attn_mask")
@@ -104,9 +102,7 @@ def _attention(face, func, args, kwargs):
     scale = given.get("scale")
     if active():
         q, k, v, mask = cast_all(face, (q, k, v, mask), torch.get_autocast_dtype("cuda"))
-    kernel = choose_kernel(
-        q, k, v, mask, capability=face.ops.card.compute_capability, dropout=dropout
-    )
+    kernel = choose_kernel(q, k, v, mask, capability=face.ops.card.compute_capability)
     face.recorder.attention_kernels.add(kernel)
     if kernel == "flash":
         size = q.shape[-1]

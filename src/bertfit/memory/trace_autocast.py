@@ -3,63 +3,31 @@
 Source: aten/src/ATen/autocast_mode.h and autocast_mode.cpp of PyTorch 2.14.
 """
 
-import weakref
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertfit.memory.trace_functions import HANDLERS, CudaFace
+from bertfit.memory.trace_functions import HANDLERS, Call, CudaFace, Handler
+from bertfit.memory.trace_ops import Arguments, Keywords
 
 # AT_FORALL_LOWER_PRECISION_FP, as far as Python can call them.
-LOWER = (
-    "addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul "
-    "prelu conv1d conv2d conv3d __matmul__ __rmatmul__"
-).split()
+LOWER = """
+    addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul prelu
+    conv1d conv2d conv3d __matmul__ __rmatmul__
+"""
 # AT_FORALL_FP32.
-FP32 = (
-    "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus "
-    "layer_norm rms_norm group_norm cosine_similarity nll_loss kl_div l1_loss smooth_l1_loss "
-    "huber_loss mse_loss binary_cross_entropy_with_logits dist cdist logsumexp __pow__ __rpow__"
-).split()
+FP32 = """
+    acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus
+    layer_norm rms_norm group_norm cosine_similarity nll_loss kl_div l1_loss smooth_l1_loss
+    huber_loss mse_loss binary_cross_entropy_with_logits dist cdist logsumexp __pow__ __rpow__
+"""
 # AT_FORALL_FP32_SET_OPT_DTYPE. Softmax and log_softmax have handlers of their own.
-FP32_DTYPE = "prod cumprod cumsum sum".split()
+FP32_DTYPE = "prod cumprod cumsum sum"
 
 
-class WeightCache:
-    """The 16-bit copies of weights that live until the outermost autocast ends."""
-
-    def __init__(self) -> None:
-        self._casts: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
-
-    def clear(self) -> None:
-        """Drop all copies."""
-        self._casts.clear()
-
-    def cast(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
-        """Cast as `cached_cast` does: only fp32 leaves that need a gradient are remembered."""
-        if not tensor.is_floating_point() or tensor.dtype in (dtype, torch.float64):
-            return tensor
-        lower = dtype == torch.get_autocast_dtype("cuda")
-        if not (
-            lower
-            and tensor.dtype == torch.float32
-            and tensor.requires_grad
-            and tensor.is_leaf
-            and not tensor._is_view()
-            and torch.is_autocast_cache_enabled()
-            and not torch.is_inference_mode_enabled()
-        ):
-            return tensor.to(dtype)
-        known = self._casts.get(id(tensor))
-        if known is not None and known[0]() is tensor:
-            return known[1]
-        cast = tensor.to(dtype)
-        self._casts[id(tensor)] = (weakref.ref(tensor), cast)
-        return cast
-
-
-def cast_all(face: CudaFace, values: object, dtype: torch.dtype) -> object:
+def cast_all(face: CudaFace, values: Any, dtype: torch.dtype) -> Any:
     """Cast every tensor of the card in a call's arguments."""
     if isinstance(values, Tensor):
         return face.cache.cast(values, dtype) if values.is_meta else values
@@ -76,20 +44,20 @@ def active() -> bool:
     return torch.is_autocast_enabled("cuda")
 
 
-def _lower(face, func, args, kwargs):
+def _lower(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> object:
     if active():
         dtype = torch.get_autocast_dtype("cuda")
         kwargs, args = cast_all(face, kwargs, dtype), cast_all(face, args, dtype)
     return func(*args, **kwargs)
 
 
-def _fp32(face, func, args, kwargs):
+def _fp32(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> object:
     if active():
         kwargs, args = cast_all(face, kwargs, torch.float32), cast_all(face, args, torch.float32)
     return func(*args, **kwargs)
 
 
-def _fp32_dtype(face, func, args, kwargs):
+def _fp32_dtype(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> object:
     x = args[0]
     if active() and x.is_meta and x.is_floating_point() and kwargs.get("dtype") is None:
         kwargs = {**kwargs, "dtype": torch.float32}
@@ -98,7 +66,7 @@ def _fp32_dtype(face, func, args, kwargs):
 
 def _register() -> None:
     for names, handler in ((LOWER, _lower), (FP32, _fp32), (FP32_DTYPE, _fp32_dtype)):
-        for name in names:
+        for name in names.split():
             for owner in (torch, Tensor, torch._C._nn, F):
                 function = getattr(owner, name, None)
                 if function is not None and callable(function):
@@ -121,8 +89,8 @@ def softmax(x: Tensor, dim: int, dtype: torch.dtype | None, *, log: bool) -> Ten
     return kernel(x, dim, False)
 
 
-def _softmax_handler(log: bool):
-    def handler(face, func, args, kwargs):
+def _softmax_handler(log: bool) -> Handler:
+    def handler(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> object:
         x = args[0] if args else kwargs["input"]
         if not x.is_meta:
             return func(*args, **kwargs)
@@ -133,6 +101,7 @@ def _softmax_handler(log: bool):
                 dtype = extra
         if dtype is None and active() and x.is_floating_point():
             dtype = torch.float32
+        assert dim is not None, "softmax without a dimension"
         return softmax(x, dim, dtype, log=log)
 
     return handler
@@ -144,19 +113,20 @@ for _function in (F.log_softmax, torch.log_softmax, Tensor.log_softmax):
     HANDLERS[_function] = _softmax_handler(True)
 
 
-def _layer_norm(face, func, args, kwargs):
+def _layer_norm(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> object:
     names = ("input", "normalized_shape", "weight", "bias", "eps")
     given = dict(zip(names, args, strict=False)) | kwargs
-    values = [given.get(n, d) for n, d in zip(names, (None, None, None, None, 1e-5), strict=True)]
+    x, shape, weight, bias, eps = (given.get(name) for name in names)
     if active():
-        values = cast_all(face, values, torch.float32)
-    return torch.layer_norm(*values)
+        x, weight, bias = cast_all(face, (x, weight, bias), torch.float32)
+    assert x is not None and shape is not None
+    return torch.layer_norm(x, shape, weight, bias, 1e-5 if eps is None else eps)
 
 
 HANDLERS[F.layer_norm] = _layer_norm
 
 
-def _cross_entropy(face, func, args, kwargs):
+def _cross_entropy(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> object:
     """Run as `cross_entropy_loss` does, whose inner calls see autocast one by one.
 
     Source: aten/src/ATen/native/LossNLL.cpp: the softmax is given its input's dtype, so autocast
@@ -172,7 +142,7 @@ def _cross_entropy(face, func, args, kwargs):
     logs = face.cache.cast(logs, torch.float32)
     reduction = {"none": 0, "mean": 1, "sum": 2}[given.get("reduction", "mean")]
     ignore = given.get("ignore_index", -100)
-    return torch._C._nn.nll_loss_nd(logs, target, weight, reduction, ignore)
+    return torch._C._nn.nll_loss_nd(logs, target, weight, reduction, ignore)  # type: ignore[arg-type]
 
 
 HANDLERS[F.cross_entropy] = _cross_entropy

@@ -6,19 +6,18 @@ autocast and scaled dot product attention are taken here, and values read back c
 
 import weakref
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from bertfit.memory.trace_ops import OpTrace
+from bertfit.memory.trace_ops import Arguments, Keywords, OpTrace
 from bertfit.memory.trace_recorder import Recorder
 
-Handler: TypeAlias = Callable[
-    ["CudaFace", Callable[..., object], tuple[object, ...], dict[str, object]], object
-]
+Call: TypeAlias = Callable[..., Any]
+Handler: TypeAlias = Callable[["CudaFace", Call, Arguments, Keywords], object]
 HANDLERS: dict[object, Handler] = {}
 
 CUDA = torch.device("cuda", 0)
@@ -37,6 +36,39 @@ def handles(*functions: object) -> Callable[[Handler], Handler]:
     return register
 
 
+class WeightCache:
+    """The 16-bit copies of weights that live until the outermost autocast ends."""
+
+    def __init__(self) -> None:
+        self._casts: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
+
+    def clear(self) -> None:
+        """Drop all copies."""
+        self._casts.clear()
+
+    def cast(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        """Cast as `cached_cast` does: only fp32 leaves that need a gradient are remembered."""
+        if not tensor.is_floating_point() or tensor.dtype in (dtype, torch.float64):
+            return tensor
+        lower = dtype == torch.get_autocast_dtype("cuda")
+        if not (
+            lower
+            and tensor.dtype == torch.float32
+            and tensor.requires_grad
+            and tensor.is_leaf
+            and not tensor._is_view()
+            and torch.is_autocast_cache_enabled()
+            and not torch.is_inference_mode_enabled()
+        ):
+            return tensor.to(dtype)
+        known = self._casts.get(id(tensor))
+        if known is not None and known[0]() is tensor:
+            return known[1]
+        cast = tensor.to(dtype)
+        self._casts[id(tensor)] = (weakref.ref(tensor), cast)
+        return cast
+
+
 class CudaFace(TorchFunctionMode):
     """Stands between Python code and torch while a program is traced."""
 
@@ -45,13 +77,14 @@ class CudaFace(TorchFunctionMode):
         self.recorder = recorder
         self.ops = ops
         self.reads = reads
+        self.cache = WeightCache()
 
     def __torch_function__(
         self,
         func: Callable[..., object],
         types: tuple[type, ...],
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
     ) -> object:
         """Answer in CUDA's place, or pass the call on."""
         keywords = kwargs or {}
@@ -73,39 +106,39 @@ class CudaFace(TorchFunctionMode):
         return CUDA if self.recorder.on_card(tensor) else CPU
 
 
-def to_meta(device: object) -> object:
+def to_meta(device: torch.device | str | int | None) -> torch.device | None:
     """Replace a CUDA device by the one that stands for it."""
-    if device is None or isinstance(device, int):
-        return META if isinstance(device, int) else None
-    device = torch.device(device)  # type: ignore[arg-type]
-    return META if device.type == "cuda" else device
+    if device is None:
+        return None
+    asked = CUDA if isinstance(device, int) else torch.device(device)
+    return META if asked.type == "cuda" else asked
 
 
 # --- attributes
 
 
-@handles(Tensor.device.__get__)  # type: ignore[attr-defined]
-def _device(face, func, args, kwargs):
+@handles(Tensor.device.__get__)
+def _device(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> object:
     return face.device_of(args[0])
 
 
-@handles(Tensor.is_cuda.__get__)
-def _is_cuda(face, func, args, kwargs):
+@handles(Tensor.is_cuda.__get__)  # type: ignore[attr-defined]
+def _is_cuda(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> object:
     return args[0].is_meta and face.recorder.on_card(args[0])
 
 
-@handles(Tensor.is_meta.__get__)
-def _is_meta(face, func, args, kwargs):
+@handles(Tensor.is_meta.__get__)  # type: ignore[attr-defined]
+def _is_meta(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> object:
     return False
 
 
-@handles(Tensor.is_cpu.__get__)
-def _is_cpu(face, func, args, kwargs):
+@handles(Tensor.is_cpu.__get__)  # type: ignore[attr-defined]
+def _is_cpu(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> object:
     return face.device_of(args[0]).type == "cpu"
 
 
 @handles(Tensor.get_device)
-def _get_device(face, func, args, kwargs):
+def _get_device(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> object:
     return 0 if face.device_of(args[0]).type == "cuda" else -1
 
 
@@ -113,7 +146,7 @@ def _get_device(face, func, args, kwargs):
 
 
 @handles(Tensor.to)
-def _to(face, func, args, kwargs):
+def _to(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> object:
     tensor, device, dtype = args[0], kwargs.get("device"), kwargs.get("dtype")
     copy = kwargs.get("copy", False)
     memory_format = kwargs.get("memory_format", torch.preserve_format)
@@ -130,10 +163,8 @@ def _to(face, func, args, kwargs):
     if len(flags) > 1:
         copy = flags[1]
     here = face.device_of(tensor)
-    if isinstance(device, int):
-        there = CUDA
-    else:
-        there = here if device is None else torch.device(device)
+    asked = CUDA if isinstance(device, int) else device
+    there = here if asked is None else torch.device(asked)
     wanted = dtype or tensor.dtype
     if there.type == here.type:
         return func(tensor, dtype=wanted, copy=copy, memory_format=memory_format)
@@ -149,17 +180,17 @@ def _to(face, func, args, kwargs):
 
 
 @handles(Tensor.cuda)
-def _cuda(face, func, args, kwargs):
+def _cuda(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> object:
     return _to(face, Tensor.to, (args[0], CUDA), {})
 
 
 @handles(Tensor.cpu)
-def _cpu(face, func, args, kwargs):
+def _cpu(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> object:
     return _to(face, Tensor.to, (args[0], CPU), {})
 
 
 @handles(Tensor.item, Tensor.__bool__, Tensor.__float__, Tensor.__int__, Tensor.tolist)
-def _item(face, func, args, kwargs):
+def _item(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> object:
     tensor = args[0]
     if not tensor.is_meta:
         return func(*args, **kwargs)
@@ -170,7 +201,7 @@ def _item(face, func, args, kwargs):
 
 
 @handles(F.dropout)
-def _dropout(face, func, args, kwargs):
+def _dropout(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> object:
     names = ("input", "p", "training", "inplace")
     given = dict(zip(names, args, strict=False)) | kwargs
     x, p, training = given["input"], given.get("p", 0.5), given.get("training", True)
@@ -181,7 +212,7 @@ def _dropout(face, func, args, kwargs):
 
 
 @handles(Tensor.backward, torch.autograd.backward)
-def _backward(face, func, args, kwargs):
+def _backward(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> object:
     """Run the engine under the mode: what hooks run in it (checkpoints) is Python again."""
     names = ("gradient", "retain_graph", "create_graph", "inputs")
     given = dict(zip(names, args[1:], strict=False)) | kwargs
@@ -213,3 +244,4 @@ def _backward(face, func, args, kwargs):
     finally:
         ops.in_backward, ops.from_python = False, True
         recorder.phase = "step"
+    return None

@@ -6,7 +6,7 @@ operation needs a rule, or the trace stops and names it.
 """
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,12 +15,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bertfit.errors import ModelError
 from bertfit.language import _
-from bertfit.memory.kernels import Chip
+from bertfit.memory.kernels import Chip, SizeRule
 from bertfit.memory.trace_recorder import Recorder
 
-Arguments: TypeAlias = tuple[object, ...]
-Keywords: TypeAlias = dict[str, object]
+# What an operation is called with: tensors, numbers, lists of them; its schema says which.
+Arguments: TypeAlias = tuple[Any, ...]
+Keywords: TypeAlias = dict[str, Any]
 Rule: TypeAlias = Callable[["OpTrace", OpOverload, Arguments, Keywords], object]
+
+Layout: TypeAlias = tuple[torch.Size, tuple[int, ...], torch.dtype]
 
 RULES: dict[OpOverload, Rule] = {}
 # Outputs only, as the CUDA kernels are written; the meta kernel gives shape and dtype.
@@ -40,23 +43,25 @@ def rule(*overloads: OpOverload) -> Callable[[Rule], Rule]:
     return register
 
 
-class OpTrace(TorchDispatchMode):
+class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Watches every operation under it and writes allocations and returns to a recorder."""
 
     def __init__(self, recorder: Recorder, card: Chip) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.recorder = recorder
         self.card = card
         self.blas_threads: set[bool] = set()
         self.workspaces: list[Tensor] = []
-        self._layouts: dict[tuple[object, ...], tuple[torch.Size, tuple[int, ...], torch.dtype]] = {}
+        self._layouts: dict[
+            tuple[object, ...], tuple[torch.Size, tuple[int, ...], torch.dtype]
+        ] = {}
         # Whether Python code called what runs now; autograd's engine calls from C++.
         self.from_python = True
         self.in_backward = False
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Nothing is compiled here, and the wrapper would import torch._dynamo, which takes a second.
+        # Nothing is compiled here, and the wrapper would import torch._dynamo: a second.
         return False
 
     def __torch_dispatch__(
@@ -134,7 +139,7 @@ class OpTrace(TorchDispatchMode):
         return made
 
     def foreach(self, func: OpOverload, args: Arguments) -> object:
-        """Give every out-of-place foreach operation one output per tensor, in-place ones nothing."""
+        """Give an out-of-place foreach operation one output per tensor, others nothing."""
         if func._opname.endswith("_"):
             return None
         tensors = args[0]
@@ -169,6 +174,13 @@ class OpTrace(TorchDispatchMode):
         """Take blocks inside a kernel and return them in reverse order."""
         self.recorder.temporary(*sizes_bytes)
 
+    def sized(self, rule: SizeRule) -> Tensor:
+        """Take a workspace whose size follows from a rule."""
+        block = self.new(rule.sizes(), torch.uint8)
+        self.recorder.categorize(block, "workspace")
+        self.recorder.explain(block, rule)
+        return block
+
     def blas(self) -> None:
         """Make the cuBLAS workspace of this thread at its first use.
 
@@ -184,7 +196,8 @@ class OpTrace(TorchDispatchMode):
 
 
 def _is_composite(func: OpOverload) -> bool:
-    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+    name: str = func.name()  # type: ignore[no-untyped-call]
+    return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
 
 
 def _touches_card(args: Arguments) -> bool:

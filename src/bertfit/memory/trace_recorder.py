@@ -110,7 +110,7 @@ class Recorder:
     def enter_module(self, name: str) -> None:
         """Note that from now on the forward of this module runs."""
         self.module = name
-        number = torch.autograd._get_sequence_nr()
+        number = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
         if self._module_starts and self._module_starts[-1] >= number:
             self._module_names[-1] = name
         else:

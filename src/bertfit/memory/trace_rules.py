@@ -4,6 +4,8 @@ Each follows the CUDA implementation of PyTorch 2.14 that it names; allocation o
 the allocator's choice of blocks depends on it.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
@@ -76,7 +78,7 @@ POINTWISE.update(
 
 @rule(aten.native_dropout.default)
 def _native_dropout(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
-    x: Tensor = args[0]  # type: ignore[assignment]
+    x: Tensor = args[0]
     mask = t.like(x, torch.bool)
     return t.like(x), mask
 
@@ -96,7 +98,7 @@ def _layer_norm(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords)
 @rule(aten.native_layer_norm_backward.default)
 def _layer_norm_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """Source: aten/src/ATen/native/cuda/layer_norm_kernel.cu, `LayerNormBackwardKernelImpl`."""
-    grad, x, shape, mean, rstd, weight, bias, wanted = args
+    grad, x, *_stats, weight, bias, wanted = args
     grad, x = t.contiguous(grad), t.contiguous(x)
     grad_input = t.like(x) if wanted[0] else None
     sums = [
@@ -117,7 +119,7 @@ def _layer_norm_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: 
 
 @rule(aten._softmax.default, aten._log_softmax.default)
 def _softmax(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
-    x, dim, half_to_float = args
+    x, half_to_float = args[0], args[2]
     return t.new(x.shape, torch.float32 if half_to_float else x.dtype)
 
 
@@ -169,7 +171,7 @@ def _embedding_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: K
             ("half", half),
         )
         varying = (("indices", indices.numel()),)
-        return _sized(t, SizeRule(kernels.embedding_bytes, fixed, varying))
+        return t.sized(SizeRule(kernels.embedding_bytes, fixed, varying))
 
     ordered = [take("index"), take("index")]
     numbers = take("index")
@@ -188,22 +190,6 @@ def _embedding_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: K
     while ordered:
         ordered.pop()
     return out
-
-
-def _sized(t: OpTrace, rule: SizeRule) -> Tensor:
-    """Take a workspace whose size follows from a rule."""
-    block = t.new(rule.sizes(), torch.uint8)
-    t.recorder.categorize(block, "workspace")
-    t.recorder.explain(block, rule)
-    return block
-
-
-def _padded(*, rows: int, length: int, multiple: int, width: int = 1) -> SizeRule:
-    return SizeRule(
-        kernels.padded_bytes,
-        (("multiple", multiple), ("width", width)),
-        (("rows", rows), ("length", length)),
-    )
 
 
 def _reduction(t: OpTrace, x: Tensor, dims: list[int]) -> None:
@@ -258,97 +244,6 @@ def _reduce(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> 
     return out
 
 
-@rule(aten._scaled_dot_product_efficient_attention.default)
-def _efficient(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
-    q, k, v, bias, wanted = args[:5]
-    batch, heads, length, _ = q.shape
-    dropout = args[5] if len(args) > 5 else 0.0
-    if dropout:  # the generator's state is read on the host
-        seed, offset = (torch.empty((), dtype=torch.int64) for _ in range(2))
-    else:
-        seed, offset = t.new((), torch.int64), t.new((), torch.int64)
-    out = t.new((batch, length, heads, v.shape[-1]), q.dtype)
-    saved = kernels.round_up(length, kernels.EFFICIENT_LSE_ALIGNMENT) if wanted else 0
-    lse = t.new((batch, heads, saved), torch.float32)
-    if wanted:
-        multiple = kernels.EFFICIENT_LSE_ALIGNMENT
-        t.recorder.explain(lse, _padded(rows=batch * heads, length=length, multiple=multiple))
-    if v.shape[-1] > kernels.EFFICIENT_HEAD_IN_REGISTERS and q.dtype != torch.float32:
-        t.temporary(out.numel() * 4)  # the output in fp32, kernel_forward.h
-    return out.transpose(1, 2), lse, seed, offset
-
-
-@rule(aten._scaled_dot_product_efficient_attention_backward.default)
-def _efficient_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
-    grad, q, k, v, bias, out = args[:6]
-    batch, heads, length, size = q.shape
-    grad_q = t.new((batch, length, heads, size), q.dtype)
-    grad_k = t.new((batch, k.shape[2], heads, size), q.dtype)
-    grad_v = t.new((batch, k.shape[2], heads, v.shape[-1]), q.dtype)
-    half = q.dtype != torch.float32
-    dropout = args[9] if len(args) > 9 else 0.0
-    kernel = kernels.efficient_backward(
-        t.card, head=max(size, v.shape[-1]), half=half, dropout=bool(dropout)
-    )
-    delta = _row_sums(t, grad, out, in_kernel=kernel.computes_delta)
-    workspace = _sized(
-        t,
-        SizeRule(
-            kernels.efficient_workspace,
-            (("kernel", kernel), ("heads", heads), ("head", size)),
-            (("batch", batch), ("length", length), ("keys", k.shape[2])),
-        ),
-    )
-    del delta, workspace
-    return grad_q.transpose(1, 2), grad_k.transpose(1, 2), grad_v.transpose(1, 2), None
-
-
-def _row_sums(t: OpTrace, grad: Tensor, out: Tensor, *, in_kernel: bool) -> Tensor:
-    """Give (grad * out).sum(-1) in fp32, made by the kernel or by operations before it."""
-    batch, heads, length, size = grad.shape
-    if in_kernel:
-        return t.new((batch, heads, length), torch.float32)
-    copies = []
-    if grad.dtype != torch.float32:
-        copies = [t.like(grad, torch.float32), t.like(out, torch.float32)]
-    product = t.new((batch, length, heads, size), torch.float32)
-    copies.clear()
-    total = t.new((batch, length, heads), torch.float32)
-    delta = t.new((batch, heads, length), torch.float32)
-    del total, product
-    return delta
-
-
-@rule(aten._scaled_dot_product_flash_attention.default)
-def _flash(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
-    q, k, v = args[:3]
-    batch, heads, length, _ = q.shape
-    out = t.new((batch, length, heads, v.shape[-1]), q.dtype)
-    lse = t.new((batch, heads, length), torch.float32)
-    state, unused = t.new((2,), torch.int64), t.new((), torch.int64)
-    t.temporary(16)  # the state of the generator, on its way to the kernel
-    return out.transpose(1, 2), lse, None, None, length, k.shape[2], state, unused, None
-
-
-@rule(aten._scaled_dot_product_flash_attention_backward.default)
-def _flash_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
-    grad, q, k, v, out = args[:5]
-    batch, heads, length, size = q.shape
-    rounded = kernels.round_up(length, 128)
-    grad_q = t.new((batch, length, heads, size), q.dtype)
-    grad_k = t.new((batch, k.shape[2], heads, size), q.dtype)
-    grad_v = t.new((batch, k.shape[2], heads, v.shape[-1]), q.dtype)
-    softmax_d = t.new((batch, heads, rounded), torch.float32)
-    width = kernels.round_up(size, 32) if size <= 192 else 256
-    accumulator = t.new((batch, rounded, heads, width), torch.float32)
-    t.recorder.explain(softmax_d, _padded(rows=batch * heads, length=length, multiple=128))
-    t.recorder.explain(
-        accumulator, _padded(rows=batch * heads, length=length, multiple=128, width=width)
-    )
-    del accumulator, softmax_d
-    return grad_q.transpose(1, 2), grad_k.transpose(1, 2), grad_v.transpose(1, 2)
-
-
 @rule(aten._foreach_norm.Scalar)
 def _foreach_norm(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """Source: aten/src/ATen/native/cuda/ForeachReduceOp.cu, `foreach_tensor_norm_cuda`."""
@@ -397,7 +292,7 @@ def _add(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> obj
 def _held_once(tensor: Tensor) -> bool:
     # The buffer of the engine, the argument list, and the two names in Python.
     return (
-        tensor._use_count() <= 5
+        tensor._use_count() <= 5  # type: ignore[attr-defined]
         and torch._C._storage_Use_Count(tensor.untyped_storage()._cdata) <= 2
         and torch.ops.aten.is_non_overlapping_and_dense.default(tensor)
     )
@@ -405,9 +300,9 @@ def _held_once(tensor: Tensor) -> bool:
 
 @rule(aten.index.Tensor)
 def _index(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
-    """Source: aten/src/ATen/native/TensorAdvancedIndexing.cpp, `make_info`: indices are expanded."""
+    """Source: aten/src/ATen/native/TensorAdvancedIndexing.cpp, `make_info` expands indices."""
     given = [index for index in args[1] if index is not None]
-    shape = torch.broadcast_shapes(*(index.shape for index in given))
+    shape = torch.broadcast_shapes(*(i.shape for i in given))  # type: ignore[no-untyped-call]
     copies = [t.contiguous(index.expand(shape)) for index in given]
     out = t.note_all(func(*args, **kwargs), args)
     del copies
@@ -434,7 +329,7 @@ def _softmax_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Key
 @rule(aten.cumsum.default, aten.cumprod.default)
 def _cumulate(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """Source: aten/src/ATen/native/ReduceOps.cpp, `impl_func_cum_ops`: the input is cast first."""
-    out = t.note_all(func(*args, **kwargs), args)
+    out: Any = t.note_all(func(*args, **kwargs), args)
     if args[0].dtype != out.dtype:
         t.like(args[0], out.dtype)
     return out

@@ -1,7 +1,6 @@
 """Every lever of a job that changes its memory, decided; and how a model is prepared for them."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 from torch import nn
 
@@ -112,8 +111,8 @@ def prepare_model(model: nn.Module, settings: TrainSettings) -> None:
 
 def encoder_layers(model: nn.Module) -> list[nn.Module]:
     """Return the layers of the encoder, first to last: its longest list of equal modules."""
-    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-    return list(max(lists, key=len)) if lists else []
+    lists = [list(part) for part in model.modules() if isinstance(part, nn.ModuleList)]
+    return max(lists, key=len, default=[])
 
 
 def _encoder(model: nn.Module) -> nn.Module:
@@ -129,6 +128,8 @@ def _checkpoint(model: nn.Module, layers: list[nn.Module], count: int) -> None:
         raise ConfigError(
             _("{model} has no activation checkpointing.").format(model=type(model).__name__)
         )
-    model.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
+    # transformers 5.24 renamed it and warns of the old name.
+    enable = getattr(model, "activation_checkpointing_enable", None)
+    (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})  # type: ignore[operator]
     for layer in layers[count:]:
         layer.gradient_checkpointing = False  # type: ignore[assignment]

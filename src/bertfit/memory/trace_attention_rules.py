@@ -1,0 +1,113 @@
+"""The rules of the fused attention kernels: what they give back, keep and take meanwhile.
+
+Source: aten/src/ATen/native/transformers/cuda/attention.cu and attention_backward.cu, flash_attn/
+flash_api.cpp of PyTorch 2.14.
+"""
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from bertfit.memory import kernels
+from bertfit.memory.kernels import SizeRule
+from bertfit.memory.trace_ops import Arguments, Keywords, OpTrace, rule
+
+aten = torch.ops.aten
+
+
+def _padded(*, rows: int, length: int, multiple: int, width: int = 1) -> SizeRule:
+    return SizeRule(
+        kernels.padded_bytes,
+        (("multiple", multiple), ("width", width)),
+        (("rows", rows), ("length", length)),
+    )
+
+
+@rule(aten._scaled_dot_product_efficient_attention.default)
+def _efficient(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    q, v, wanted = args[0], args[2], args[4]
+    batch, heads, length, _ = q.shape
+    dropout = args[5] if len(args) > 5 else 0.0
+    if dropout:  # the generator's state is read on the host
+        seed, offset = (torch.empty((), dtype=torch.int64) for _ in range(2))
+    else:
+        seed, offset = t.new((), torch.int64), t.new((), torch.int64)
+    out = t.new((batch, length, heads, v.shape[-1]), q.dtype)
+    saved = kernels.round_up(length, kernels.EFFICIENT_LSE_ALIGNMENT) if wanted else 0
+    lse = t.new((batch, heads, saved), torch.float32)
+    if wanted:
+        multiple = kernels.EFFICIENT_LSE_ALIGNMENT
+        t.recorder.explain(lse, _padded(rows=batch * heads, length=length, multiple=multiple))
+    if v.shape[-1] > kernels.EFFICIENT_HEAD_IN_REGISTERS and q.dtype != torch.float32:
+        t.temporary(out.numel() * 4)  # the output in fp32, kernel_forward.h
+    return out.transpose(1, 2), lse, seed, offset
+
+
+@rule(aten._scaled_dot_product_efficient_attention_backward.default)
+def _efficient_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    grad, q, k, v, _bias, out = args[:6]
+    batch, heads, length, size = q.shape
+    grad_q = t.new((batch, length, heads, size), q.dtype)
+    grad_k = t.new((batch, k.shape[2], heads, size), q.dtype)
+    grad_v = t.new((batch, k.shape[2], heads, v.shape[-1]), q.dtype)
+    half = q.dtype != torch.float32
+    dropout = args[9] if len(args) > 9 else 0.0
+    kernel = kernels.efficient_backward(
+        t.card, head=max(size, v.shape[-1]), half=half, dropout=bool(dropout)
+    )
+    delta = _row_sums(t, grad, out, in_kernel=kernel.computes_delta)
+    workspace = t.sized(
+        SizeRule(
+            kernels.efficient_workspace,
+            (("kernel", kernel), ("heads", heads), ("head", size)),
+            (("batch", batch), ("length", length), ("keys", k.shape[2])),
+        ),
+    )
+    del delta, workspace
+    return grad_q.transpose(1, 2), grad_k.transpose(1, 2), grad_v.transpose(1, 2), None
+
+
+def _row_sums(t: OpTrace, grad: Tensor, out: Tensor, *, in_kernel: bool) -> Tensor:
+    """Give (grad * out).sum(-1) in fp32, made by the kernel or by operations before it."""
+    batch, heads, length, size = grad.shape
+    if in_kernel:
+        return t.new((batch, heads, length), torch.float32)
+    copies = []
+    if grad.dtype != torch.float32:
+        copies = [t.like(grad, torch.float32), t.like(out, torch.float32)]
+    product = t.new((batch, length, heads, size), torch.float32)
+    copies.clear()
+    total = t.new((batch, length, heads), torch.float32)
+    delta = t.new((batch, heads, length), torch.float32)
+    del total, product
+    return delta
+
+
+@rule(aten._scaled_dot_product_flash_attention.default)
+def _flash(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    q, k, v = args[:3]
+    batch, heads, length, _ = q.shape
+    out = t.new((batch, length, heads, v.shape[-1]), q.dtype)
+    lse = t.new((batch, heads, length), torch.float32)
+    state, unused = t.new((2,), torch.int64), t.new((), torch.int64)
+    t.temporary(16)  # the state of the generator, on its way to the kernel
+    return out.transpose(1, 2), lse, None, None, length, k.shape[2], state, unused, None
+
+
+@rule(aten._scaled_dot_product_flash_attention_backward.default)
+def _flash_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    q, k, v = args[1:4]
+    batch, heads, length, size = q.shape
+    rounded = kernels.round_up(length, 128)
+    grad_q = t.new((batch, length, heads, size), q.dtype)
+    grad_k = t.new((batch, k.shape[2], heads, size), q.dtype)
+    grad_v = t.new((batch, k.shape[2], heads, v.shape[-1]), q.dtype)
+    softmax_d = t.new((batch, heads, rounded), torch.float32)
+    width = kernels.round_up(size, 32) if size <= 192 else 256
+    accumulator = t.new((batch, rounded, heads, width), torch.float32)
+    t.recorder.explain(softmax_d, _padded(rows=batch * heads, length=length, multiple=128))
+    t.recorder.explain(
+        accumulator, _padded(rows=batch * heads, length=length, multiple=128, width=width)
+    )
+    del accumulator, softmax_d
+    return grad_q.transpose(1, 2), grad_k.transpose(1, 2), grad_v.transpose(1, 2)
