@@ -141,7 +141,7 @@ def _shape(rows: Sequence[str], options: ReadOptions, named: bool) -> tuple[str,
         draft = ColumnLayout(separator=separator, num_columns=MAX_COLUMNS, word=0, tags=())
         counts = Counter(len(draft.fields(row.rstrip(WHITE))) for row in rows)
         number, votes = counts.most_common(1)[0]
-        if number == 1 or votes < 0.8 * len(rows):
+        if number == 1 or votes < 0.6 * len(rows):
             continue
         if separator in ("", "\t") or named or options.separator is not None:
             return separator, number
@@ -153,7 +153,7 @@ def _shape(rows: Sequence[str], options: ReadOptions, named: bool) -> tuple[str,
 
 def _is_word_list(rows: Sequence[str]) -> bool:
     """One word a line: no white space inside, and short where the script has no spaces."""
-    if len(rows) < 2 or any(" " in row.strip() for row in rows):
+    if len(rows) < 2 or any(" " in row.strip() or "\t" in row for row in rows):
         return False
     joining = survey_joining([rows])
     return joining.spaced or sum(map(len, rows)) <= 4 * len(rows)

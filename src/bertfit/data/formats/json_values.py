@@ -37,7 +37,7 @@ def json_lines(
             yield number, None, None
         elif line.strip(_SPACE):
             value, fault = decode_json(line, path, number)
-            yield number, value, fault
+            yield number, value, fault or _null(value, path, number)
 
 
 def json_document(file: TextFile, limit_bytes: int | None = None) -> Iterator[JsonLine]:
@@ -73,7 +73,7 @@ def _document(buffer: "_Buffer", path: str, limit_bytes: int | None) -> Iterator
             return
         line = buffer.line
         value, fault = buffer.value()
-        yield line, value, fault
+        yield line, value, fault or _null(value, path, line)
         if fault is not None or (limit_bytes is not None and buffer.consumed > limit_bytes):
             return
 
@@ -176,6 +176,13 @@ def _fault(error: Exception, path: str, line: int) -> Problem:
         kind="bad-json",
         message=_("not valid JSON: {reason}.").format(reason=reason),
     )
+
+
+def _null(value: Any, path: str, line: int) -> Problem | None:
+    if value is not None:
+        return None
+    message = _("a record is an object with a text, but this is {value}.").format(value="null")
+    return Problem(path=path, line=line, kind="not-a-record", message=message)
 
 
 def _cut_off(path: str, line: int) -> Problem:

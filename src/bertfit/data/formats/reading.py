@@ -4,11 +4,11 @@ import csv
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 from bertfit.data.formats.brat import find_documents, read_brat
-from bertfit.data.formats.column_layout import find_layout
+from bertfit.data.formats.column_layout import find_layout, is_tag
 from bertfit.data.formats.columns import read_columns
 from bertfit.data.formats.conllu import is_conllu, read_conllu
 from bertfit.data.formats.intake import Intake
@@ -28,6 +28,7 @@ from bertfit.data.formats.running import (
     refuse_tags_alone,
 )
 from bertfit.data.formats.source import HEAD_BYTES, TextFile, text_file
+from bertfit.data.formats.span_records import TEXT_KEYS
 from bertfit.data.formats.tables import (
     ClassNames,
     arrow_rows,
@@ -74,6 +75,7 @@ class Recognised:
     name: str
     read: _Reader
     task: Task = "ner"
+    path: Path | None = None  # where its lines are counted, if not in the path that was asked for
 
 
 def read(
@@ -103,7 +105,7 @@ def _stream(
     recognised: Recognised, path: str | Path, options: ReadOptions, log: ProblemLog
 ) -> Iterator[Example]:
     before = log.count("error")
-    place = Path(path)
+    place = recognised.path or Path(path)
     stem = TextFile(path=place).stem if place.name else str(path)
     yield from recognised.read(Intake(place, stem, options, log))
     if options.on_error == "refuse" and log.count("error") > before:
@@ -175,6 +177,7 @@ def _pair(pair: tuple[Path, Path], options: ReadOptions) -> Recognised:
     how = pair_reading(words, tags, options)
     return Recognised(
         name="pair",
+        path=pair[0],
         task=how.reading.task,
         read=lambda intake: read_pair(words, pair[1], how, intake),
     )
@@ -282,7 +285,9 @@ def _is_json_lines(lines: list[str]) -> bool:
     """Say whether every line is a JSON value, rather than a part of one value."""
     first = lines[0].rstrip()
     if len(lines) == 1 and first.startswith("["):
-        return False  # an array of records on one line
+        # An array of records on one line, or one record of spaCy's: [text, {...}].
+        value, fault = decode_json(first, "", 0)
+        return fault is None and bool(value) and isinstance(value[0], str)
     # A faulty first line still ends like a record; the first line of a printed object does not.
     return _is_record_line(first) or (
         first.startswith("{")
@@ -309,7 +314,7 @@ def _csv(file: TextFile, lines: list[str], options: ReadOptions) -> Recognised |
                 lambda: token_rows(file, delimiter, intake.log), intake
             ),
         )
-    if not _holds_lists(file, delimiter) and options.format is None:
+    if options.format is None and not _holds_records(file, delimiter):
         return None  # one word a row, and no sentence named: blank lines separate sentences
     return Recognised(
         name="csv",
@@ -318,11 +323,18 @@ def _csv(file: TextFile, lines: list[str], options: ReadOptions) -> Recognised |
     )
 
 
-def _holds_lists(file: TextFile, delimiter: str) -> bool:
-    for _line, row, _fault in csv_rows(file, delimiter, ProblemLog()):
-        if row is not None:
-            return any(isinstance(value, list | dict) for value in row.values())
-    return False
+def _holds_records(file: TextFile, delimiter: str) -> bool:
+    """Say whether a row holds a whole text, and not one word of it with its tag."""
+    rows = (
+        row for _line, row, _fault in csv_rows(file, delimiter, ProblemLog()) if row is not None
+    )
+    first = list(islice(rows, 50))
+    if any(isinstance(value, list | dict) for row in first for value in row.values()):
+        return True
+    tagged = any(
+        isinstance(value, str) and is_tag(value) for row in first for value in [*row.values()][1:]
+    )
+    return not tagged and any(name.lower() in TEXT_KEYS for row in first[:1] for name in row)
 
 
 def _columns_or_running(

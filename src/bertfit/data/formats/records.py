@@ -292,12 +292,13 @@ def _located(
     convention = _convention(record, line, faults, findings, intake)
     expected = _INCLUSIVE if record.inclusive else CONVENTIONS[0]
     said = intake.options.offsets or _said_unit(record.extra)
-    if convention != expected and said is None:
-        findings.converted[convention] += len(spans)
+    surprising = convention != expected and said is None
     cut = cutter(record.text, convention)
     located = []
     for span in spans:
         place = cut(span.start, span.end)
+        if surprising and place != (span.start, span.end):
+            findings.converted[convention] += 1
         if place is None:
             place = (span.start, span.end + (convention.ends == "inclusive"))
             if convention.unit != "code-points" and 0 <= place[0] < place[1] <= len(record.text):

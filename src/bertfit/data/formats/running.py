@@ -92,7 +92,7 @@ def find_slashed(lines: Sequence[str], options: ReadOptions, *, named: bool) -> 
     pairs = [_slashed(cell) for sentence in sentences for cell in sentence]
     tagged = [pair for pair in pairs if pair is not None]
     tags = Counter(tag for _word, tag in tagged)
-    if not named and (len(tagged) < 0.95 * len(pairs) or len(tags) > min(100, len(tagged) / 2)):
+    if not named and (len(tagged) < 0.9 * len(pairs) or len(tags) > min(100, len(tagged) / 2)):
         return None
     joining = survey_joining([[word for word, _tag in tagged]])
     outside = any(tag in tags for tag in _OUTSIDE)

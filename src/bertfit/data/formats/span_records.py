@@ -34,7 +34,7 @@ SPAN_KEYS = (
     "ner",
 )
 TOKEN_KEYS = ("tokens", "words", "token", "text", "sentence")
-TAG_KEYS = ("ner_tags", "tags", "labels", "label", "ner", "pos_tags", "upos")
+TAG_KEYS = ("ner_tags", "ner_tag", "tags", "tag", "labels", "label", "ner", "pos_tags", "upos")
 _START_KEYS = ("start", "start_offset", "begin", "start_idx", "start_pos", "startOffset", "from")
 _END_KEYS = ("end", "end_offset", "stop", "end_idx", "end_pos", "endOffset", "to")
 _PAIR_KEYS = ("entity_index", "span", "position", "offset", "offsets", "pos", "range", "indices")

@@ -94,6 +94,8 @@ def _cell(name: str, cell: str) -> Any:
     key = name.lower()
     if key in ("text", "sentence", "content", "document"):
         return cell
+    if not cell and key in ("tokens", "words", *SPAN_KEYS, *TAG_KEYS):
+        return None
     if cell[:1] in ("[", "{"):
         value, fault = decode_json(cell, "", 0)
         if fault is None:
@@ -137,7 +139,8 @@ def token_rows(file: TextFile, delimiter: str, log: ProblemLog) -> Iterator[Row]
                 continue
             name = "tokens" if key in _WORD_KEYS else key
             cell = value[0] if isinstance(value, list) and len(value) == 1 else value
-            record.setdefault(name, []).append(cell if isinstance(cell, str) else describe(cell))
+            text = "" if cell is None else cell if isinstance(cell, str) else describe(cell)
+            record.setdefault(name, []).append(text)
     if record:
         yield start, record, None
 

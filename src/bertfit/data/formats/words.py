@@ -1,6 +1,6 @@
 """Text made of words, for files that hold words and not the text they stood in.
 
-The rule, for a whole file: where most letters belong to scripts that write no spaces (Chinese,
+The rule, for a whole file: where most words are of scripts that write no spaces (Chinese,
 Japanese, Thai, ...), two words are joined with nothing unless both are Latin words or numbers of
 more than one character; elsewhere with one space, except between two characters of such scripts.
 A file of single characters (MSRA, Weibo, resume) is joined with nothing.
@@ -19,6 +19,7 @@ _UNSPACED = (
 )
 _unspaced = re.compile(f"[{_UNSPACED}]")
 _CHARACTER_SHARE = 0.95
+_UNSPACED_SHARE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +32,16 @@ class Joining:
 
 def survey_joining(sentences: Iterable[Sequence[str]]) -> Joining:
     """Find out from words of a file how to join all of them."""
-    num_words = num_single = num_letters = num_unspaced = 0
+    num_words = num_single = num_unspaced = 0
     for sentence in sentences:
         num_words += len(sentence)
         for word in sentence:
             num_single += len(word) == 1
-            num_letters += len(word)
-        num_unspaced += len(_unspaced.findall("".join(sentence)))
-    spaced = num_unspaced * 2 < num_letters
-    characters = not spaced and num_single >= _CHARACTER_SHARE * num_words
-    return Joining(spaced=spaced, characters=characters)
+            num_unspaced += not word.isascii() and _unspaced.search(word) is not None
+    # Single characters are split words wherever some of them are of such a script.
+    share = num_unspaced / max(1, num_words)
+    characters = num_single >= _CHARACTER_SHARE * num_words and share >= _UNSPACED_SHARE
+    return Joining(spaced=not characters and share < 0.5, characters=characters)
 
 
 def join_words(

@@ -70,7 +70,8 @@ def _write_example(
         losses.note(example, _("that a text is not annotated: its words are written as O"))
     words = [example.text[start:end] for start, end in units]
     tags = _tags(example, kept, units, scheme, losses)
-    if join_words(words, joining)[0] != example.text:
+    # U+FEFF at the beginning of a file would pass for a byte order mark and be taken off.
+    if join_words(words, joining)[0] != example.text or words[0].startswith("\ufeff"):
         file.write(f"# text = {_comment(example.text)}\n")
     file.writelines(f"{word}\t{tag}\n" for word, tag in zip(words, tags, strict=True))
     file.write("\n")
