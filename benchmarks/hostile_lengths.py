@@ -27,6 +27,7 @@ from bertfit.engine.workplace import choose_workplace
 from bertfit.errors import BudgetError
 from bertfit.models.encoder import build_classifier
 from bertfit.models.rows import keep_rows
+from bertfit.planning.levers import TrainSettings, prepare_model
 from bertfit.types import Window
 from bertfit.units import GIB, MIB, parse_bytes
 
@@ -84,6 +85,7 @@ def run(order: str, budget: int, args: argparse.Namespace) -> dict[str, object]:
             seed=1,
             card=place.gauge,
             micro_batch_tokens=args.tokens,
+            relieve=lambda: checkpoint_layers(model),
         )
         try:
             if args.rehearse:
@@ -107,16 +109,22 @@ def run(order: str, budget: int, args: argparse.Namespace) -> dict[str, object]:
         "tokens": steps.micro_batch_tokens,
         "peak_gib": peak / GIB,
         "over": peak > budget,
+        "checkpointing": steps.relieved,
         "ended": ended,
         "seconds": time.perf_counter() - started,
     }
 
 
+def checkpoint_layers(model: torch.nn.Module) -> bool:
+    prepare_model(model, TrainSettings(steps=(((1, 1),),), num_tags=7, checkpointed_layers=12))
+    return True
+
+
 def refused(order: str, budget: int, reason: str) -> dict[str, object]:
     return {
         "order": order, "budget_gib": budget / GIB, "steps": 0, "oom_retries": 0,
-        "micro_batches": 0, "tokens": 0, "peak_gib": 0.0, "over": False, "refused": reason,
-        "ended": "", "seconds": 0.0,
+        "micro_batches": 0, "tokens": 0, "peak_gib": 0.0, "over": False, "checkpointing": False,
+        "refused": reason, "ended": "", "seconds": 0.0,
     }  # fmt: skip
 
 
@@ -151,7 +159,8 @@ def main() -> None:
                 f"{budget / GIB:5.2f} GiB {order:6s} steps {row['steps']:3d} retries "
                 f"{row['oom_retries']:2d} micro-batches {row['micro_batches']:4d} of "
                 f"{row['tokens']:5d} tokens  peak {row['peak_gib']:.2f} GiB  "
-                f"{row['seconds']:.0f} s{'  OVER' if row['over'] else ''} {row['ended']}{row.get('refused', '')}",
+                f"{row['seconds']:.0f} s{' checkpointing' if row['checkpointing'] else ''}"
+                f"{'  OVER' if row['over'] else ''} {row['ended']}{row.get('refused', '')}",
                 flush=True,
             )
     if args.json:

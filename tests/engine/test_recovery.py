@@ -232,6 +232,26 @@ def test_thrashing_in_two_steps_running_shrinks_and_an_epoch_regrows() -> None:
     assert shop.steps.micro_batch_tokens == 128
 
 
+def test_law_3_checkpointing_as_a_last_resort_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from bertfit.planning.levers import TrainSettings, prepare_model
+
+    def relieve() -> bool:
+        settings = TrainSettings(steps=(((1, 1),),), num_tags=5, checkpointed_layers=2)
+        prepare_model(shop.model, settings)
+        return True
+
+    shop, plain = Workshop(tokens=1), Workshop(tokens=1)
+    shop.steps._relieve = relieve
+    with Allocations({150}) as seen:
+        done = shop.steps.run(0, windows_of(0), (1,) * len(LENGTHS))
+    assert done.oom_retries == 1 and shop.steps.relieved and seen.count > 150
+    expected = plain.steps.run(0, windows_of(0))
+    assert done.cuts == expected.cuts
+    assert equal(shop.weights(), plain.weights()), "dropout on: the second forward draws the same"
+
+
 def test_the_cuts_of_a_step_are_those_of_its_parts() -> None:
     done = Workshop(tokens=64).steps.run(0, windows_of(0))
     assert done.cuts == tuple(len(part) for part in cut(windows_of(0), 64))

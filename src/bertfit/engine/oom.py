@@ -111,8 +111,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def first_line(message: str) -> str:
-    """Return what an error message begins with; torch's go on with advice for programmers."""
-    return message.strip().splitlines()[0].rstrip(".") if message.strip() else "MemoryError"
+    """Return the facts of an error message; torch's go on with advice for programmers."""
+    facts = message.strip().partition(" If reserved but unallocated")[0]
+    return facts.splitlines()[0].rstrip(".") if facts else "MemoryError"
 
 
 class Card(Protocol):

@@ -57,7 +57,12 @@ class Steps:
         seed: of the draws; every step has draws of its own.
         card: the memory that is worked in.
         micro_batch_tokens: padded tokens of a micro-batch, to begin with.
+        relieve: makes a step need less where a single window does not fit, without changing its
+            result; says whether it could. Called once.
         step: what runs a step; the tests pass one that fails.
+
+    Attributes:
+        relieved: whether `relieve` was called.
     """
 
     def __init__(
@@ -71,14 +76,16 @@ class Steps:
         seed: int,
         card: Card,
         micro_batch_tokens: int,
+        relieve: Callable[[], bool] = lambda: False,
         step: Callable[..., StepResult] = train_step,
     ) -> None:
         self.model, self.update, self.device = model, update, device
         self.precision, self.pad_id, self.seed, self.card = precision, pad_id, seed, card
         self.loss_scale = LossScale() if precision == "fp16" else None
         self.micro_batch_tokens = self._most_tokens = micro_batch_tokens
+        self.relieved = False
         self._thrashed = 0
-        self._step = step
+        self._relieve, self._step = relieve, step
 
     def regrow(self) -> None:
         """Allow micro-batches of the size that was asked for again, at the start of an epoch."""
@@ -112,7 +119,7 @@ class Steps:
             retries += 1
             self.update.clear()
             self.card.free_cached()
-            if self._shrink(parts):
+            if self._shrink(parts) or self._relieved_now():
                 parts = cut(windows, self.micro_batch_tokens)
             elif last_chance:
                 last_chance = False  # what took the memory may have been a neighbour, for a moment
@@ -174,7 +181,7 @@ class Steps:
                 return retries
             retries += 1
             self.card.free_cached()
-            if not self._shrink([largest]):
+            if not self._shrink([largest]) and not self._relieved_now():
                 raise self._too_large(0, [largest], done.message)
 
     def _forward_backward(self, batches: Sequence[Batch]) -> None:
@@ -187,6 +194,16 @@ class Steps:
             return False
         # Halving, not -10 %: the allocator rounds, so small cuts often free nothing.
         self.micro_batch_tokens = padded // 2
+        return True
+
+    def _relieved_now(self) -> bool:
+        """Relieve the step, if that was not done yet, and begin again from the size asked for."""
+        if self.relieved:
+            return False
+        self.relieved = True
+        if not self._relieve():
+            return False
+        self.micro_batch_tokens = self._most_tokens
         return True
 
     def _watch_thrashing(self, before: int, parts: Sequence[Sequence[Window]]) -> None:

@@ -21,7 +21,7 @@ from bertfit.engine.optim import Schedule, Update, UpdateBroken, parameter_group
 from bertfit.engine.precision import choose_precision
 from bertfit.engine.recovery import Steps
 from bertfit.engine.workplace import Workplace, choose_workplace
-from bertfit.errors import BudgetError, ModelError
+from bertfit.errors import BudgetError, ConfigError, ModelError
 from bertfit.jobs.corpus import Corpus, Say, read_corpus
 from bertfit.jobs.dev_scores import DevScores, one_line, score_of
 from bertfit.jobs.lessons import make_lessons
@@ -34,6 +34,7 @@ from bertfit.memory.monitor import Monitor
 from bertfit.models.encoder import find_model, head_parameters
 from bertfit.models.rows import keep_rows, whole_embedding
 from bertfit.models.tagger import Tagger, save_tagger
+from bertfit.planning.levers import TrainSettings, encoder_layers, prepare_model
 from bertfit.types import Scores
 from bertfit.units import format_bytes
 
@@ -137,6 +138,7 @@ class _Training:
             card=place.gauge,
             micro_batch_tokens=job.micro_batch_tokens
             or (CARD_MICRO_BATCH_TOKENS if place.is_card else CPU_MICRO_BATCH_TOKENS),
+            relieve=self._checkpoint_layers,
             step=place.step,
         )
         self.monitor = Monitor(place.gauge, run.add_sample)
@@ -303,6 +305,24 @@ class _Training:
                     "model in {folder} is untouched. Close other programs and run again."
                 ).format(step=self.step, reason=done.message, folder=self.folder.model)
             )
+
+    def _checkpoint_layers(self) -> bool:
+        """Compute every layer's activations twice, so that one window needs a fraction of them."""
+        layers = len(encoder_layers(self.model))
+        settings = TrainSettings(
+            steps=(((1, 1),),), num_tags=len(self.tagger.scheme.tags), checkpointed_layers=layers
+        )
+        try:
+            prepare_model(self.model, settings)
+        except ConfigError:  # a model without it
+            return False
+        self.say(
+            _(
+                "One window alone did not fit: the activations of all {layers} layers are computed "
+                "twice from now on. The result is the same; a step takes about a third longer."
+            ).format(layers=layers)
+        )
+        return True
 
     def _rehearse(self) -> None:
         """Take the largest micro-batch's memory before step 1, and say where it had to shrink."""
