@@ -12,6 +12,10 @@ from bertfit.language import LANGUAGES, N_, _, use_language
 # command -> module under bertfit.cli with `command` (a function) or `app` (sub-commands), one line
 COMMANDS = {
     "train": N_("Train a tagger from labelled files."),
+    "runs": N_("List the runs of this machine: state, score, time left."),
+    "logs": N_("Print what a run in the background has said."),
+    "attach": N_("Show the progress of a run in the background."),
+    "stop": N_("Have a run save itself and end."),
     "evaluate": N_("Score a tagger on labelled files."),
     "predict": N_("Find the entities of texts."),
     "data": N_("Check, count and convert labelled files."),

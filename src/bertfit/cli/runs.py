@@ -1,0 +1,73 @@
+"""`bertfit runs`: which runs there are and how far they are."""
+
+from typing import Annotated
+
+import typer
+
+from bertfit.cli.output import print_json
+from bertfit.jobs.runs import Run, list_runs
+from bertfit.language import N_, _
+from bertfit.units import format_seconds
+
+STATES = {
+    "starting": N_("starting"),
+    "running": N_("running"),
+    "finished": N_("finished"),
+    "stopped": N_("stopped"),
+    "failed": N_("failed"),
+    "killed": N_("killed"),
+    "silent": N_("not heard of"),
+}
+
+
+def command(
+    as_json: Annotated[
+        bool, typer.Option("--json", help=_("print one JSON document on stdout"))
+    ] = False,
+) -> int:
+    """List the runs."""
+    runs = list_runs()
+    if as_json:
+        print_json(runs)
+        return 0
+    if not runs:
+        print(_("No runs yet. Start one: bertfit train --detach ..."))
+        return 0
+    _print_table(runs)
+    for run in runs:
+        if run.message and run.state in ("failed", "killed", "silent"):
+            print(f"{run.id}: {run.message}")
+    return 0
+
+
+def _print_table(runs: list[Run]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column(_("run"), overflow="fold")
+    table.add_column(_("state"))
+    for name in (_("step"), "F1", _("time left")):
+        table.add_column(name, justify="right")
+    table.add_column(_("folder"), overflow="fold")
+    for run in runs:
+        table.add_row(
+            run.id,
+            _(STATES[run.state]),
+            f"{run.step}/{run.num_steps}" if run.num_steps else "-",
+            "-" if run.score is None else f"{run.score:.4f}",
+            "-" if run.seconds_left is None else format_seconds(run.seconds_left),
+            str(run.folder),
+        )
+    Console().print(table)
+
+
+def print_end(run: Run) -> None:
+    """Say how a run is, in one line or two."""
+    print(
+        _("{name}: {state}, step {step} of {all}.").format(
+            name=run.id, state=_(STATES[run.state]), step=run.step, all=run.num_steps or "?"
+        )
+    )
+    if run.message:
+        print(run.message)
