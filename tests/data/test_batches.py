@@ -1,8 +1,10 @@
+from itertools import product
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertfit.data.batches import cut, pad, read_ahead, steps_of_epoch
+from bertfit.data.batches import MICRO_BATCH_COST_TOKENS, cut, pad, read_ahead, steps_of_epoch
 from bertfit.types import IGNORED
 from tiny_models import random_window
 
@@ -56,3 +58,41 @@ def test_reading_ahead_keeps_order_and_bound(n: int, ahead: int) -> None:
     groups = list(read_ahead(iter(windows), ahead))
     assert [w.index for group in groups for w in group] == list(range(n))
     assert all(len(group) <= ahead for group in groups)
+
+
+def test_a_long_window_does_not_pad_short_ones() -> None:
+    windows = [random_window(100, 0), *(random_window(10, i) for i in range(1, 4))]
+    assert [len(part) for part in cut(windows, 1000)] == [1, 3]
+    equal = [random_window(40, i) for i in range(4)]
+    assert [len(part) for part in cut(equal, 1000)] == [4]
+
+
+@given(st.lists(st.integers(2, 300), min_size=1, max_size=7), st.integers(1, 700))
+def test_a_cut_is_the_cheapest_of_all(sizes: list[int], budget: int) -> None:
+    def cost(parts: list[list[int]]) -> int:
+        return sum(len(part) * max(part) + MICRO_BATCH_COST_TOKENS for part in parts)
+
+    ordered = sorted(sizes, reverse=True)
+    every = [split(ordered, b) for b in product((False, True), repeat=len(ordered) - 1)]
+    allowed = [
+        parts
+        for parts in every
+        if all(len(part) == 1 or len(part) * part[0] <= budget for part in parts)
+    ]
+    best = min(map(cost, allowed))
+    windows = [random_window(size, i) for i, size in enumerate(sizes)]
+    assert cost([[len(w.input_ids) for w in part] for part in cut(windows, budget)]) == best
+
+
+def split(ordered: list[int], borders: tuple[bool, ...]) -> list[list[int]]:
+    parts = [[ordered[0]]]
+    for size, border in zip(ordered[1:], borders, strict=True):
+        if border:
+            parts.append([])
+        parts[-1].append(size)
+    return parts
+
+
+def test_many_windows_are_cut_as_full_as_they_get() -> None:
+    windows = [random_window(10, i) for i in range(300)]
+    assert [len(part) for part in cut(windows, 1000)] == [100, 100, 100]

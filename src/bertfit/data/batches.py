@@ -9,6 +9,12 @@ import numpy as np
 
 from bertfit.types import IGNORED, Batch, Window
 
+# What a micro-batch costs beside its tokens (dispatch, casting the weights), in padded tokens.
+# E5-small on two CPU cores, steps of 16 CLUENER texts cut into 1, 2 and 4: 0.80, 0.80, 0.86 s for
+# 832, 734 and 690 padded tokens.
+MICRO_BATCH_COST_TOKENS = 100
+FEW_WINDOWS = 256
+
 
 def steps_of_epoch(num_examples: int, batch_size: int, seed: int, epoch: int) -> list[list[int]]:
     """Return the example indices of every step: a plain seeded shuffle, cut in order.
@@ -23,17 +29,46 @@ def cut(windows: Sequence[Window], budget_tokens: int) -> list[list[Window]]:
     """Cut windows into micro-batches of at most `budget_tokens` padded tokens, longest first.
 
     Longest first, so that the largest micro-batch comes first and later ones reuse its memory. A
-    window longer than the budget is a micro-batch of its own.
+    window longer than the budget is a micro-batch of its own. Few windows (a training step) are cut
+    where padding and the fixed cost of a micro-batch are least together; many (a read-ahead) as
+    full as they get, since sorted neighbours there are of nearly one length.
     """
-    cuts: list[list[Window]] = []
-    width = 0
-    for window in sorted(windows, key=lambda w: -len(w.input_ids)):
-        if cuts and (len(cuts[-1]) + 1) * width <= budget_tokens:
-            cuts[-1].append(window)
-        else:
-            cuts.append([window])
-            width = len(window.input_ids)
-    return cuts
+    ordered = sorted(windows, key=lambda w: -len(w.input_ids))
+    lengths = [len(window.input_ids) for window in ordered]
+    find = _cheapest if len(ordered) <= FEW_WINDOWS else _fullest
+    return [ordered[first:last] for first, last in find(lengths, budget_tokens)]
+
+
+def _cheapest(lengths: Sequence[int], budget_tokens: int) -> list[tuple[int, int]]:
+    """Return the ranges of least cost; `lengths` fall."""
+    count = len(lengths)
+    cost, following = [0.0] * (count + 1), [count] * (count + 1)
+    for first in reversed(range(count)):
+        cost[first] = float("inf")
+        last = first + 1
+        while last <= count and (
+            last == first + 1 or (last - first) * lengths[first] <= budget_tokens
+        ):
+            total = (last - first) * lengths[first] + MICRO_BATCH_COST_TOKENS + cost[last]
+            if total <= cost[first]:
+                cost[first], following[first] = total, last
+            last += 1
+    ranges, first = [], 0
+    while first < count:
+        ranges.append((first, following[first]))
+        first = following[first]
+    return ranges
+
+
+def _fullest(lengths: Sequence[int], budget_tokens: int) -> list[tuple[int, int]]:
+    """Return ranges that are each as long as the budget allows; `lengths` fall."""
+    ranges: list[tuple[int, int]] = []
+    first = 0
+    for last in range(1, len(lengths) + 1):
+        if last == len(lengths) or (last + 1 - first) * lengths[first] > budget_tokens:
+            ranges.append((first, last))
+            first = last
+    return ranges
 
 
 def cut_as(windows: Sequence[Window], sizes: Sequence[int]) -> list[list[Window]]:
