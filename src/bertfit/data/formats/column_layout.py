@@ -18,7 +18,7 @@ from bertfit.errors import DataError
 from bertfit.language import _
 from bertfit.types import Task
 
-SURVEY_BYTES = 4 << 20
+SURVEY_BYTES = 1 << 20
 DOCUMENT_MARK = "-DOCSTART-"
 WHITE = " \t"
 MAX_COLUMNS = 20

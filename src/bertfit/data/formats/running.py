@@ -34,6 +34,7 @@ _PARTNERS = (
     ("source", "target"),
 )
 _OUTSIDE = ("o", "O")
+_SAMPLED_LINES = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +89,7 @@ def read_segmented(file: TextFile, how: LineReading, intake: Intake) -> Iterator
 
 def find_slashed(lines: Sequence[str], options: ReadOptions, *, named: bool) -> LineReading | None:
     """Recognise `word/tag word/tag`."""
-    sentences = [cells(line) for line in lines]
+    sentences = [cells(line) for line in lines[:_SAMPLED_LINES]]
     pairs = [_slashed(cell) for sentence in sentences for cell in sentence]
     tagged = [pair for pair in pairs if pair is not None]
     tags = Counter(tag for _word, tag in tagged)

@@ -57,6 +57,8 @@ def join_words(
     Returns:
         The text and the (start, end) of every word in it.
     """
+    if joining.characters and glued is None and set(map(len, words)) == {1}:
+        return "".join(words), tuple((i, i + 1) for i in range(len(words)))
     parts: list[str] = []
     spans: list[tuple[int, int]] = []
     position = 0
@@ -75,6 +77,8 @@ def join_words(
 
 
 def _space(left: str, right: str, joining: Joining) -> bool:
+    if joining.spaced and (left.isascii() or right.isascii()):
+        return True
     if not joining.spaced:
         if joining.characters and (len(left) == 1 or len(right) == 1):
             return False

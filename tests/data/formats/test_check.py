@@ -1,0 +1,157 @@
+"""`data check` and `data stats`: what they find, what they count, and what they print."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from bertfit.cli import main
+from bertfit.data.check import DataReport, check_files, count_files
+from bertfit.data.formats import ReadOptions
+from bertfit.data.stats import total
+from shared import shared
+
+
+def write_records(path: Path, *records: object) -> Path:
+    path.write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in records), "utf-8")
+    return path
+
+
+def kinds(report: DataReport) -> dict[str, int]:
+    return dict(report.problems.by_kind)
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        ([{"text": "Ada", "label": [[0, 3, "P"]]}], {}),
+        ([{"text": " ", "label": []}, {"text": "a", "label": [[0, 1, "P"]]}], {"empty-text": 1}),
+        ([{"text": "a", "label": [[0, 1, "P"]]}, {"text": "b"}], {"unannotated": 1}),
+        ([{"text": "Ada x", "label": [[0, 4, "P"]]}], {"space-at-edge": 1}),
+        ([{"text": "Ada", "label": [[0, 3, "P"], [0, 3, "P"]]}], {"same-span": 1}),
+        ([{"text": "Ada", "label": [[0, 3, "P"], [0, 2, "L"], [1, 2, "L"]]}], {"nested-span": 2}),
+        ([{"text": "Adam", "label": [[0, 3, "P"], [2, 4, "L"]]}], {"crossing-span": 1}),
+        ([{"text": "Ada", "label": [[0, 9, "P"]]}], {"span-beyond-text": 1}),
+        ([{"text": "Ada ok", "label": [[0, 3, "P"], [4, 6, "p"]]}], {"label-case": 1}),
+        ([{"text": "a", "label": [[0, 1, "P"]]}] * 2, {"duplicate-text": 1}),
+        (
+            [{"text": "a", "label": [[0, 1, "P"]]}, {"text": "a", "label": [[0, 1, "L"]]}],
+            {"conflicting-annotations": 1},
+        ),
+    ],
+)
+def test_each_fault_is_found_once(
+    tmp_path: Path, records: list[object], expected: dict[str, int]
+) -> None:
+    report = check_files([write_records(tmp_path / "a.jsonl", *records)], ReadOptions())
+    assert kinds(report) == expected
+
+
+def test_texts_of_two_files_that_nearly_agree_are_found(tmp_path: Path) -> None:
+    train = write_records(
+        tmp_path / "train.jsonl",
+        {"text": "今天上午十点在北京大学举行了开学典礼。", "label": []},
+        {"text": "The committee will meet again on Monday in Berlin.", "label": [[41, 47, "L"]]},
+        {"text": "Something else entirely, which nobody repeats.", "label": [[0, 9, "L"]]},
+    )
+    test = write_records(
+        tmp_path / "test.jsonl",
+        {"text": "今天上午十点在北京大学举行了开学典礼！", "label": [[0, 2, "T"]]},
+        {"text": "The committee will meet again on Monday in Berlin", "label": [[0, 3, "L"]]},
+        {"text": "Nothing like it has been seen before in these pages.", "label": [[0, 7, "L"]]},
+        {"text": "Something else entirely, which nobody repeats.", "label": [[0, 9, "L"]]},
+    )
+    report = check_files([train, test], ReadOptions())
+    found = [(p.kind, Path(p.path).name, p.line) for p in report.problems.problems]
+    assert found == [
+        ("shared-text", "test.jsonl", 4),
+        ("near-duplicate", "test.jsonl", 1),
+        ("near-duplicate", "test.jsonl", 2),
+    ]
+
+
+def test_counts_are_of_spans_as_stored(tmp_path: Path) -> None:
+    path = shared("data", "exports/doccano/ner_text_extractor_admin_label.jsonl")
+    report = count_files([path], ReadOptions())
+    assert report.files[0].counts.entities == 257
+    report = check_files([path], ReadOptions())
+    assert kinds(report) == {"span-beyond-text": 1, "space-at-edge": 78}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("cluener/train.json", {"nested-span": 2}),
+        ("exports/brat/bionlp2011-id", {"nested-span": 14, "brat-not-spans": 58}),
+        ("exports/doccano/298977887_uie_admin_entities.jsonl", {"unannotated": 87}),
+        ("exports/doccano/doccano_test_example_overlapping.jsonl", {"same-span": 1}),
+    ],
+)
+def test_shared_files_have_the_quirks_of_their_readme(name: str, expected: dict[str, int]) -> None:
+    assert kinds(check_files([shared("data", name)], ReadOptions())) == expected
+
+
+def test_checking_cluener_takes_under_two_seconds() -> None:
+    path = shared("data", "cluener/train.json")
+    start = time.process_time()
+    check_files([path], ReadOptions())
+    assert time.process_time() - start < 2
+
+
+def test_counts_of_files_add_up(tmp_path: Path) -> None:
+    path = write_records(
+        tmp_path / "a.jsonl", {"text": "Ada", "label": [[0, 3, "P"]]}, {"text": "b"}
+    )
+    counts = total(file.counts for file in count_files([path, path], ReadOptions()).files)
+    assert (counts.examples, counts.entities, counts.unannotated) == (4, 2, 2)
+    assert counts.by_label == {"P": 2}
+
+
+def test_check_prints_one_json_document_and_exits_with_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_records(
+        tmp_path / "a.jsonl", {"text": "Ada", "label": [[0, 9, "P"]]}, {"text": "Ada x"}
+    )
+    assert main(["data", "check", "--json", str(path)]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["examples"] == 2
+    assert document["entities"] == 1
+    assert document["by_label"] == {"P": 1}
+    assert document["max_chars"] == 5
+    places = [(p["file"], p["line"], p["kind"]) for p in document["problems"]]
+    assert places == [(str(path), 1, "span-beyond-text"), (str(path), 2, "unannotated")]
+
+
+def test_check_of_a_clean_file_exits_with_zero(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_records(tmp_path / "a.jsonl", {"text": "Ada", "label": [[0, 3, "P"]]})
+    assert main(["data", "check", str(path)]) == 0
+    assert "Nothing found." in capsys.readouterr().out
+
+
+def test_stats_and_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_records(tmp_path / "a.jsonl", {"text": "Ada", "label": [[0, 3, "P"]]})
+    assert main(["data", "stats", "--json", str(path)]) == 0
+    assert json.loads(capsys.readouterr().out)["by_label"] == {"P": 1}
+    assert main(["data", "stats", str(tmp_path / "b.jsonl")]) == 2
+    assert "b.jsonl does not exist" in capsys.readouterr().err
+
+
+def test_convert_counts_in_and_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_records(
+        tmp_path / "a.jsonl", {"text": "Ada x", "label": [[0, 3, "P"]]}, {"label": []}
+    )
+    target = tmp_path / "a.conll"
+    assert main(["data", "convert", str(path), str(target)]) == 2
+    assert not target.exists()
+    assert main(["data", "convert", str(path), str(target), "--on-error", "skip"]) == 0
+    captured = capsys.readouterr()
+    assert "1 of 2 records written" in captured.out
+    assert "a.jsonl:2: no text" in captured.err
+    assert target.read_text() == "Ada\tB-P\nx\tO\n\n"
+    arguments = ["--to", "brat", "--json", "--scheme", "bio"]
+    assert main(["data", "convert", str(target), str(tmp_path / "brat"), *arguments]) == 0
+    assert json.loads(capsys.readouterr().out)["records"] == 1
