@@ -85,9 +85,9 @@ def _row_sums(t: OpTrace, grad: Tensor, out: Tensor, *, in_kernel: bool) -> Tens
 
 @rule(aten._scaled_dot_product_flash_attention.default)
 def _flash(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
-    q, k, v = args[:3]
+    q, k = args[:2]
     batch, heads, length, _ = q.shape
-    out = t.new((batch, length, heads, v.shape[-1]), q.dtype)
+    out = t.like(q.transpose(1, 2))
     lse = t.new((batch, heads, length), torch.float32)
     state, unused = t.new((2,), torch.int64), t.new((), torch.int64)
     t.temporary(16)  # the state of the generator, on its way to the kernel
@@ -99,9 +99,8 @@ def _flash_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywo
     q, k, v = args[1:4]
     batch, heads, length, size = q.shape
     rounded = kernels.round_up(length, 128)
-    grad_q = t.new((batch, length, heads, size), q.dtype)
-    grad_k = t.new((batch, k.shape[2], heads, size), q.dtype)
-    grad_v = t.new((batch, k.shape[2], heads, v.shape[-1]), q.dtype)
+    whole = [t.contiguous(x.transpose(1, 2)) for x in (args[0], args[4])]
+    grad_q, grad_k, grad_v = (t.like(x.transpose(1, 2)) for x in (q, k, v))
     softmax_d = t.new((batch, heads, rounded), torch.float32)
     width = kernels.round_up(size, 32) if size <= 192 else 256
     accumulator = t.new((batch, rounded, heads, width), torch.float32)
@@ -109,5 +108,5 @@ def _flash_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywo
     t.recorder.explain(
         accumulator, _padded(rows=batch * heads, length=length, multiple=128, width=width)
     )
-    del accumulator, softmax_d
+    del accumulator, softmax_d, whole
     return grad_q.transpose(1, 2), grad_k.transpose(1, 2), grad_v.transpose(1, 2)

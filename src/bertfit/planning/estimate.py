@@ -166,11 +166,19 @@ def estimate_memory(
     return summarize(simulation, settings, device)
 
 
+def required_bytes(reserved: int, device: DeviceSpec) -> int:
+    """Return what must be free on a card: what is reserved, its context, and the margin."""
+    return reserved + device.context_bytes + _margin(reserved)
+
+
+def _margin(reserved: int) -> int:
+    return int(reserved * MARGIN) + 1
+
+
 def summarize(simulation: Simulation, settings: Settings, device: DeviceSpec) -> MemoryEstimate:
     """Turn a simulation into the record that planner and report read."""
     allocator, trace = simulation.allocator, simulation.trace
     reserved = allocator.peak_reserved_bytes
-    margin = int(reserved * MARGIN) + 1
     block = trace.stream[simulation.peak_at] if trace.stream else 0
     phase, module = trace.places[block if block >= 0 else ~block] if trace.places else ("", "")
     weights = sum(
@@ -182,8 +190,8 @@ def summarize(simulation: Simulation, settings: Settings, device: DeviceSpec) ->
         peak_allocated_bytes=allocator.peak_allocated_bytes,
         peak_reserved_bytes=reserved,
         context_bytes=device.context_bytes,
-        margin_bytes=margin,
-        required_bytes=reserved + device.context_bytes + margin,
+        margin_bytes=_margin(reserved),
+        required_bytes=required_bytes(reserved, device),
         host_bytes=HOST_RUNTIME_BYTES + weights,
         pinned_bytes=0,
         by_category=simulation.by_category(),

@@ -1,0 +1,173 @@
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from bertfit.errors import ModelError
+from bertfit.memory.kernels import Chip
+from bertfit.memory.trace import Recorder, record
+from tests.memory.tiny_programs import PROGRAMS
+
+RECORDED = Path(__file__).parent / "recorded"
+AMPERE = Chip(compute_capability=(8, 6), multiprocessors=82)
+CUDA = torch.device("cuda")
+
+
+def allocated(trace: Recorder) -> list[int]:
+    return [trace.sizes[entry] for entry in trace.stream if entry >= 0]
+
+
+def groups(events: list[int]) -> list[tuple[int, Counter[int]]]:
+    """Each allocation with the returns before the next: their order among them decides nothing."""
+    parts: list[tuple[int, Counter[int]]] = []
+    for event in events:
+        if event > 0:
+            parts.append((event, Counter()))
+        elif parts:
+            parts[-1][1][event] += 1
+    return parts
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_asks_for_what_the_cuda_build_asks_for(name: str) -> None:
+    record_ = json.loads((RECORDED / f"{name}.json").read_text())
+    chip = Chip(compute_capability=(8, 6), multiprocessors=record_["multiprocessors"])
+    with record(chip) as trace:
+        PROGRAMS[name](CUDA)
+    sizes: dict[int, int] = {}
+    truth = []
+    for event in record_["events"]:
+        if len(event) == 2:
+            sizes[event[0]] = event[1]
+        truth.append(event[1] if len(event) == 2 else -sizes[event[0]])
+    found = [trace.sizes[e] if e >= 0 else -trace.sizes[~e] for e in trace.stream]
+    expected, seen = groups(truth), groups(found)
+    assert [size for size, _ in seen] == [size for size, _ in expected]
+    # Behind the last allocation the recording ends with the process, the trace with the block.
+    for at, (one, other) in enumerate(zip(seen[:-1], expected[:-1], strict=True)):
+        assert one == other, f"allocation {at}"
+
+
+def test_a_linear_layer_saves_its_input_and_makes_one_output() -> None:
+    layer = nn.Linear(64, 32, bias=False, device="meta")
+    with record(AMPERE) as trace:
+        layer.to(CUDA)
+        x = torch.zeros(10, 64).to(CUDA)
+        y = layer(x)
+        del x, y
+    # weight, input, output, cuBLAS workspace
+    assert allocated(trace) == [8192, 2560, 1280, 8_519_680]
+
+
+def test_hopper_has_a_larger_cublas_workspace() -> None:
+    chip = Chip(compute_capability=(9, 0), multiprocessors=132)
+    with record(chip) as trace:
+        a = torch.zeros(4, 4, device="cuda")
+        a @ a
+    assert 32 << 20 in allocated(trace)
+
+
+def test_the_backward_has_a_cublas_workspace_of_its_own() -> None:
+    with record(AMPERE) as trace:
+        a = torch.zeros(4, 4, device="cuda", requires_grad=True)
+        (a @ a).sum().backward()
+    assert allocated(trace).count(AMPERE.cublas_workspace_bytes) == 2
+
+
+def test_dropout_keeps_one_byte_per_element() -> None:
+    with record(AMPERE) as trace:
+        x = torch.zeros(1000, device="cuda")
+        F.dropout(x, 0.1)
+    assert allocated(trace) == [4000, 1000, 4000]
+
+
+def test_autocast_casts_a_weight_once_while_its_cache_lives() -> None:
+    layer = nn.Linear(128, 128, bias=False, device="meta")
+    for cache, casts in ((True, 1), (False, 2)):
+        with record(AMPERE) as trace:
+            layer.to(CUDA)
+            x = torch.zeros(1, 128).to(CUDA)
+            with torch.autocast("cuda", torch.bfloat16, cache_enabled=cache):
+                layer(x)
+                layer(x)
+        assert allocated(trace).count(128 * 128 * 2) == casts
+
+
+def test_autocast_takes_softmax_to_fp32_and_matmul_to_16_bits() -> None:
+    with record(AMPERE) as trace, torch.autocast("cuda", torch.float16):
+        a = torch.zeros(8, 8, device="cuda")
+        scores = a @ a
+        assert scores.dtype == torch.float16
+        assert scores.softmax(-1).dtype == torch.float32
+        assert F.layer_norm(scores, (8,)).dtype == torch.float32
+        assert (scores + 1).dtype == torch.float16
+    assert trace.sizes
+
+
+def test_bf16_is_refused_where_the_card_lacks_it() -> None:
+    turing = Chip(compute_capability=(7, 5), multiprocessors=40)
+    with record(turing), pytest.raises(RuntimeError, match="bfloat16"):
+        torch.autocast("cuda", torch.bfloat16)
+
+
+def test_the_attention_kernel_follows_card_type_and_mask() -> None:
+    def kernel(capability: tuple[int, int], dtype: torch.dtype, masked: bool) -> set[str]:
+        with record(Chip(compute_capability=capability, multiprocessors=40)) as trace:
+            q = torch.zeros(2, 4, 16, 64, device="cuda", dtype=dtype)
+            mask = torch.ones(2, 1, 16, 16, device="cuda", dtype=torch.bool) if masked else None
+            F.scaled_dot_product_attention(q, q, q, mask)
+        return trace.attention_kernels
+
+    assert kernel((8, 6), torch.float16, False) == {"flash"}
+    assert kernel((8, 6), torch.float16, True) == {"efficient"}
+    assert kernel((8, 6), torch.float32, False) == {"efficient"}
+    assert kernel((7, 5), torch.float16, False) == {"efficient"}
+
+
+def test_an_operation_without_a_rule_stops_the_trace_and_is_named() -> None:
+    with record(AMPERE), pytest.raises(ModelError, match=r"aten\.kthvalue"):
+        torch.zeros(8, device="cuda").kthvalue(2)
+
+
+def test_python_sees_the_card_and_what_it_reads_back_are_numbers() -> None:
+    with record(AMPERE, mask_is_full=True):
+        x = torch.zeros(3, device="cuda")
+        assert x.device.type == "cuda" and x.is_cuda and not x.is_meta
+        assert torch.zeros(3).device.type == "cpu"
+        assert x.sum().item() == 0.0
+        assert bool((x == 0).all())
+        assert x.cpu().device.type == "cpu"
+
+
+def test_nothing_is_left_behind_for_the_next_program() -> None:
+    before = torch.cuda.amp.common.amp_definitely_not_available()
+    with record(AMPERE), pytest.raises(ZeroDivisionError):
+        torch.zeros(3, device="cuda")
+        1 / 0  # noqa: B018
+    assert torch.cuda.amp.common.amp_definitely_not_available() == before
+    assert torch.zeros(2, device="meta").device.type == "meta"
+
+
+def test_events_say_what_they_were_for() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 2)).to("meta")
+    with record(AMPERE) as trace:
+        model.to(CUDA)
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.zeros(4, 8).to(CUDA)).sum().backward()
+            optimizer.step()
+    kinds = trace.final_categories()
+    assert {"parameter", "gradient", "optimizer_state", "activation", "input", "workspace"} <= set(
+        kinds
+    )
+    assert {phase for phase, _ in trace.places} == {
+        "setup", "forward", "backward", "optimizer", "step"
+    }  # fmt: skip
+    assert ("forward", "2") in trace.places and ("backward", "0") in trace.places
+    events = list(trace.events())
+    assert events[0].category == "parameter" and events[0].size_bytes == 256
