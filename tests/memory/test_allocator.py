@@ -1,5 +1,6 @@
 import json
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -171,7 +172,7 @@ def test_blocks_never_overlap_and_free_neighbours_are_one(
         elif (block := allocator.malloc(size)) is not None:
             held.append(block)
         ends = sorted((block.address, block.address + block.size) for block in held)
-        assert all(a[1] <= b[0] for a, b in zip(ends, ends[1:], strict=False))
+        assert all(a[1] <= b[0] for a, b in pairwise(ends))
         assert allocator.allocated_bytes == sum(block.size for block in held)
         assert allocator.reserved_bytes >= allocator.allocated_bytes
         assert capacity is None or allocator.device_bytes <= capacity

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.memory.tiny_programs import PROGRAMS
 from torch import nn
 
 from bertfit.errors import ModelError
 from bertfit.memory.kernels import Chip
 from bertfit.memory.trace import Recorder, record
-from tests.memory.tiny_programs import PROGRAMS
 
 RECORDED = Path(__file__).parent / "recorded"
 AMPERE = Chip(compute_capability=(8, 6), multiprocessors=82)

@@ -22,7 +22,11 @@ def choose_kernel(
     *,
     capability: tuple[int, int],
 ) -> str:
-    """Return `flash`, `efficient` or `math`, in the order of preference that CUDA has."""
+    """Return `flash`, `efficient` or `math`, in the order of preference that CUDA has.
+
+    Limits: from compute capability 9.0 on PyTorch takes cuDNN where there is neither a mask nor
+    dropout; its memory is not known, and flash stands for it.
+    """
     half = query.dtype in (torch.float16, torch.bfloat16)
     head, value_head = query.shape[-1], value.shape[-1]
     dense = all(x.stride(-1) == 1 for x in (query, key, value))

@@ -55,6 +55,35 @@ PLAIN.update(
         aten.slice_backward.default,
         aten.repeat.default,
         aten.constant_pad_nd.default,
+        aten.new_empty_strided.default,
+        aten.softplus_backward.default,
+        aten.index_add_.default,
+        aten.avg_pool2d.default,
+        aten.avg_pool2d_backward.default,
+        aten.linspace.default,
+        aten.eye.default,
+        aten.eye.m,
+        aten.roll.default,
+        aten.flip.default,
+        aten.masked_fill.Scalar,
+        aten.masked_fill.Tensor,
+        aten.masked_fill_.Tensor,
+        aten.scatter.src,
+        aten.scatter.value,
+        aten.scatter_.src,
+        aten.scatter_.value,
+        aten.index_add.default,
+        aten.index_fill.int_Scalar,
+        aten.bernoulli.default,
+        aten.bernoulli_.float,
+        aten.rand.default,
+        aten.randn.default,
+        aten.normal_.default,
+        aten.uniform_.default,
+        aten.log_sigmoid_backward.default,
+        aten.select_scatter.default,
+        aten.slice_scatter.default,
+        aten.bucketize.Tensor,
     }
 )
 
@@ -216,7 +245,7 @@ def _reduction(t: OpTrace, x: Tensor, dims: list[int]) -> None:
 
 _WITH_DIMS = {aten.sum.dim_IntList, aten.mean.dim, aten.amax.default, aten.amin.default}
 _NORMS = {aten.linalg_vector_norm.default: 2, aten.norm.ScalarOpt_dim: 2, aten.norm.Scalar: 9}
-_WITH_DIM = {aten.argmax.default, aten.all.dim, aten.any.dim}
+_WITH_DIM = {aten.argmax.default, aten.max.dim, aten.min.dim, aten.all.dim, aten.any.dim}
 
 
 @rule(
@@ -346,3 +375,29 @@ def _safe_softmax(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keyword
     result = t.like(x)
     del zero, rows, masked, out
     return result
+
+
+@rule(
+    aten.index_put.default,
+    aten.index_put_.default,
+    aten._index_put_impl_.default,
+    aten._unsafe_index_put.default,
+)
+def _index_put(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """Sort the indices where values are added up.
+
+    Source: aten/src/ATen/native/cuda/Indexing.cu, `index_put_with_sort_kernel`. In autograd's
+    engine it works in place (`index_backward`), which a dispatch mode turns off.
+    """
+    target, indices = args[0], [index for index in args[1] if index is not None]
+    accumulate = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
+    in_place = func._opname.endswith("_") or t.in_engine()
+    out = target if in_place else t.like(target)
+    if accumulate and indices:
+        shape = torch.broadcast_shapes(*(i.shape for i in indices))  # type: ignore[no-untyped-call]
+        count = shape.numel()
+        sort = kernels.sorted_embedding_backward(
+            t.card, indices=count, num_weights=1 << 31, width=1, half=False
+        ).sort
+        t.temporary(8 * count, 8 * count, 8 * count, sort)
+    return out

@@ -1,0 +1,73 @@
+from bertfit.memory.kernels import (
+    Chip,
+    SizeRule,
+    efficient_backward,
+    layer_norm_blocks,
+    padded_bytes,
+    reduction,
+    sorted_embedding_backward,
+)
+
+AMPERE = Chip(compute_capability=(8, 6), multiprocessors=82)
+A100 = Chip(compute_capability=(8, 0), multiprocessors=108)
+TURING = Chip(compute_capability=(7, 5), multiprocessors=40)
+
+
+def test_a_bias_gradient_over_1024_rows_stages_16_blocks_of_rows() -> None:
+    # 32x4 threads of 4 columns: 6 blocks of columns, 256 values a thread, 256 / 16 = 16 blocks.
+    assert reduction(AMPERE, kept=768, reduced=1024, fastest=768, fastest_reduced=False) == (
+        4 * 768 * 16 * 32 * 4,
+        4 * 6,
+    )
+
+
+def test_few_rows_are_summed_in_one_pass() -> None:
+    assert reduction(AMPERE, kept=768, reduced=512, fastest=768, fastest_reduced=False) == ()
+
+
+def test_the_blocks_of_a_reduction_follow_the_multiprocessors() -> None:
+    wide = {"kept": 64, "reduced": 1 << 20, "fastest": 64, "fastest_reduced": False}
+    assert reduction(TURING, **wide) != reduction(AMPERE, **wide)
+
+
+def test_attention_backward_keeps_tiles_of_the_query_gradient() -> None:
+    kernel = efficient_backward(AMPERE, head=64, half=False, dropout=True)
+    size = kernel.workspace_bytes(batch=8, heads=12, queries=128, keys=128, head=64, value_head=64)
+    assert size == 8 * 12 * 2 * (64 * 64 + 4) * 4 == 3148800  # as PyTorch 2.14 asked
+
+
+def test_attention_backward_stages_key_gradients_for_heads_beyond_the_registers() -> None:
+    kernel = efficient_backward(AMPERE, head=80, half=True, dropout=True)
+    assert (kernel.queries, kernel.keys, kernel.keeps_output) == (64, 64, False)
+    size = kernel.workspace_bytes(batch=3, heads=4, queries=300, keys=300, head=80, value_head=80)
+    assert size == 5900160  # as PyTorch 2.14 asked
+
+
+def test_cards_with_more_shared_memory_take_larger_blocks() -> None:
+    assert efficient_backward(A100, head=80, half=True, dropout=True).queries == 128
+    assert efficient_backward(AMPERE, head=80, half=True, dropout=False).most_head == 96
+    assert efficient_backward(TURING, head=80, half=True, dropout=True).keys == 64
+
+
+def test_an_embedding_of_many_indices_is_sorted() -> None:
+    # The requests of PyTorch 2.14 for 4,816 indices into 8,021 rows of 768.
+    sizes = sorted_embedding_backward(AMPERE, indices=4816, num_weights=8021, width=768, half=False)
+    assert (sizes.index, sizes.sort, sizes.unique, sizes.scan) == (38528, 83967, 1279, 1279)
+    assert (sizes.segments, sizes.parts, sizes.sums, sizes.weight) == (38528, 42376, 16272384, 0)
+
+
+def test_few_rows_of_an_embedding_are_summed_without_partial_rows() -> None:
+    sizes = sorted_embedding_backward(AMPERE, indices=4816, num_weights=2, width=768, half=True)
+    assert (sizes.sort, sizes.parts, sizes.sums, sizes.weight) == (4607, 3864, 3864, 6144)
+
+
+def test_layer_norm_splits_rows_only_beyond_65536_of_them() -> None:
+    assert layer_norm_blocks(AMPERE, rows=65536, width=320) == 0
+    assert layer_norm_blocks(AMPERE, rows=80000, width=320) == 2500
+    assert layer_norm_blocks(AMPERE, rows=80000, width=4096) == 0
+
+
+def test_a_rule_gives_sizes_for_other_numbers() -> None:
+    rule = SizeRule(padded_bytes, (("multiple", 32),), (("rows", 2), ("length", 33)))
+    assert rule.sizes() == (2 * 64 * 4,)
+    assert rule.sizes([("rows", 1), ("length", 7)]) == (32 * 4,)
