@@ -21,7 +21,6 @@ import torch
 from bertfit.data.tags import label_scheme
 from bertfit.engine.fence import check_floor, fence, floor_bytes
 from bertfit.engine.optim import Update, parameter_groups
-from bertfit.engine.precision import choose_precision
 from bertfit.engine.recovery import Steps
 from bertfit.engine.workplace import choose_workplace
 from bertfit.errors import BudgetError
@@ -59,8 +58,8 @@ def lengths_of(order: str, steps: int, batch: int) -> list[list[int]]:
 
 def run(order: str, budget: int, args: argparse.Namespace) -> dict[str, object]:
     torch.manual_seed(0)
-    place = choose_workplace("cuda")
-    precision = choose_precision(args.precision, place.device)
+    place = choose_workplace("cuda", args.precision)
+    precision = place.precision
     started, neighbour = time.perf_counter(), None
     retries, cuts, ended = 0, [], ""
     torch.cuda.empty_cache()

@@ -12,6 +12,7 @@ from bertfit.data.batches import cut
 from bertfit.engine.optim import Update, UpdateBroken, parameter_groups
 from bertfit.engine.recovery import StepDone, Steps
 from bertfit.engine.step import StepResult, train_step
+from bertfit.engine.step import gradients as gradients_of_step
 from bertfit.errors import BudgetError
 from bertfit.memory.gauges import HostGauge
 from bertfit.types import Window
@@ -32,6 +33,7 @@ class Workshop:
         tokens: int = 128,
         step: Callable[..., StepResult] = train_step,
         gauge: HostGauge | None = None,
+        gradients: Callable[..., torch.Tensor] = gradients_of_step,
     ) -> None:
         self.model = tiny_model(dropout=dropout).train()
         groups = parameter_groups(
@@ -48,6 +50,7 @@ class Workshop:
             card=gauge or HostGauge(),
             micro_batch_tokens=tokens,
             step=step,
+            gradients=gradients,
         )
 
     def weights(self) -> Weights:
@@ -174,25 +177,19 @@ def test_the_update_allocates_nothing() -> None:
     assert seen.count == 0
 
 
-def test_one_window_that_does_not_fit_is_told_with_what_would(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from bertfit.engine import recovery
-
+def test_one_window_that_does_not_fit_is_told_with_what_would() -> None:
     limit = 16
-    original = recovery.gradients
 
     def gradients(model: object, update: object, batches: object, **more: object) -> torch.Tensor:
         if max(batch.input_ids.shape[1] for batch in batches) > limit:  # type: ignore[attr-defined]
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nMore.")
-        return original(model, update, batches, **more)  # type: ignore[arg-type]
+        return gradients_of_step(model, update, batches, **more)  # type: ignore[arg-type]
 
     def step(model: object, update: object, batches: object, **more: object) -> StepResult:
         gradients(model, update, batches)
         raise AssertionError("too large")
 
-    monkeypatch.setattr(recovery, "gradients", gradients)
-    shop = Workshop(step=step)
+    shop = Workshop(step=step, gradients=gradients)
     before = shop.weights()
     with pytest.raises(BudgetError) as caught:
         shop.steps.run(4, windows_of(0))
@@ -232,9 +229,7 @@ def test_thrashing_in_two_steps_running_shrinks_and_an_epoch_regrows() -> None:
     assert shop.steps.micro_batch_tokens == 128
 
 
-def test_law_3_checkpointing_as_a_last_resort_changes_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_law_3_checkpointing_as_a_last_resort_changes_nothing() -> None:
     from bertfit.planning.levers import TrainSettings, prepare_model
 
     def relieve() -> bool:
@@ -257,20 +252,13 @@ def test_the_cuts_of_a_step_are_those_of_its_parts() -> None:
     assert done.cuts == tuple(len(part) for part in cut(windows_of(0), 64))
 
 
-def test_a_rehearsal_finds_the_size_that_fits_and_leaves_the_weights_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from bertfit.engine import recovery
-
-    original = recovery.gradients
-
+def test_a_rehearsal_finds_the_size_that_fits_and_leaves_the_weights_alone() -> None:
     def gradients(model: object, update: object, batches: list, **more: object) -> torch.Tensor:  # type: ignore[type-arg]
         if max(batch.input_ids.size for batch in batches) > 40:
             raise torch.OutOfMemoryError("CUDA out of memory.")
-        return original(model, update, batches, **more)  # type: ignore[arg-type]
+        return gradients_of_step(model, update, batches, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(recovery, "gradients", gradients)
-    shop = Workshop(tokens=128)
+    shop = Workshop(tokens=128, gradients=gradients)
     before = shop.weights()
     assert shop.steps.rehearse(windows_of(0)) > 0
     assert shop.steps.micro_batch_tokens <= 62

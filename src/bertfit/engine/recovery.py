@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bertfit.config import Precision
 from bertfit.data.batches import cut, cut_as, pad
@@ -17,7 +17,8 @@ from bertfit.engine.device import seed_step
 from bertfit.engine.oom import Card, Done, attempt, first_line
 from bertfit.engine.optim import Update, UpdateBroken
 from bertfit.engine.precision import LossScale
-from bertfit.engine.step import StepResult, gradients, train_step
+from bertfit.engine.step import StepResult, train_step
+from bertfit.engine.step import gradients as step_gradients
 from bertfit.errors import BudgetError
 from bertfit.language import _
 from bertfit.types import Batch, Window
@@ -60,6 +61,7 @@ class Steps:
         relieve: makes a step need less where a single window does not fit, without changing its
             result; says whether it could. Called once.
         step: what runs a step; the tests pass one that fails.
+        gradients: what runs its forward and backward alone.
 
     Attributes:
         relieved: whether `relieve` was called.
@@ -78,6 +80,7 @@ class Steps:
         micro_batch_tokens: int,
         relieve: Callable[[], bool] = lambda: False,
         step: Callable[..., StepResult] = train_step,
+        gradients: Callable[..., Tensor] = step_gradients,
     ) -> None:
         self.model, self.update, self.device = model, update, device
         self.precision, self.pad_id, self.seed, self.card = precision, pad_id, seed, card
@@ -85,7 +88,7 @@ class Steps:
         self.micro_batch_tokens = self._most_tokens = micro_batch_tokens
         self.relieved = False
         self._thrashed = 0
-        self._relieve, self._step = relieve, step
+        self._relieve, self._step, self._gradients = relieve, step, gradients
 
     def regrow(self) -> None:
         """Allow micro-batches of the size that was asked for again, at the start of an epoch."""
@@ -172,7 +175,8 @@ class Steps:
         """
         retries = 0
         while True:
-            largest = cut(windows, self.micro_batch_tokens)[0]
+            longest = sorted(windows, key=lambda w: -len(w.input_ids))
+            largest = longest[: max(1, self.micro_batch_tokens // len(longest[0].input_ids))]
             batch = _trial(pad(largest, self.pad_id))
             done = attempt(lambda b=batch: self._forward_backward([b, b]), self.card)  # type: ignore[misc]
             self.update.clear()
@@ -185,7 +189,9 @@ class Steps:
                 raise self._too_large(0, [largest], done.message)
 
     def _forward_backward(self, batches: Sequence[Batch]) -> None:
-        gradients(self.model, self.update, batches, device=self.device, precision=self.precision)
+        self._gradients(
+            self.model, self.update, batches, device=self.device, precision=self.precision
+        )
 
     def _shrink(self, parts: Sequence[Sequence[Window]]) -> bool:
         """Halve the largest micro-batch that can be cut; False where each is one window."""

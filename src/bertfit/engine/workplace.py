@@ -5,11 +5,21 @@ from dataclasses import dataclass
 
 import psutil
 import torch
+from torch import Tensor, nn
 
+from bertfit.config import Precision
 from bertfit.engine.device import choose_device
-from bertfit.engine.step import StepResult, train_step
+from bertfit.engine.optim import Update
+from bertfit.engine.precision import choose_precision
+from bertfit.engine.step import StepResult, gradients, train_step
 from bertfit.memory.device import present_device
 from bertfit.memory.gauges import Gauge, gauge_of
+
+MakeUpdate = Callable[[nn.Module], Update]
+
+
+def _nothing(model: nn.Module, make_update: MakeUpdate, longest: int) -> None:
+    """Stand where a simulated card counts weights and optimizer state."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +33,10 @@ class Workplace:
         total_bytes: of the card, or of the machine.
         context_bytes: taken before the first tensor; 0 without a card.
         is_card: whether there is a card's memory to keep to.
+        precision: what is computed with.
+        load: told the model, what makes its optimizer, and the tokens of the longest window.
         step: runs one optimizer step.
+        gradients: runs forward and backward of a step.
     """
 
     device: torch.device
@@ -32,16 +45,20 @@ class Workplace:
     total_bytes: int
     context_bytes: int
     is_card: bool
+    precision: Precision
+    load: Callable[[nn.Module, MakeUpdate, int], None] = _nothing
     step: Callable[..., StepResult] = train_step
+    gradients: Callable[..., Tensor] = gradients
 
 
-def choose_workplace(asked: str | None) -> Workplace:
+def choose_workplace(asked: str | None, precision: Precision | None) -> Workplace:
     """Return the asked workplace, or the fastest that is here.
 
     Raises:
-        ConfigError: there is no such device.
+        ConfigError: there is no such device, or it cannot compute with that precision.
     """
     device = choose_device(asked)
+    chosen = choose_precision(precision, device)
     if device.type == "cuda":
         spec = present_device(device.index or 0)
         assert spec is not None, "choose_device has seen the card"
@@ -52,6 +69,7 @@ def choose_workplace(asked: str | None) -> Workplace:
             total_bytes=spec.total_bytes,
             context_bytes=spec.context_bytes,
             is_card=True,
+            precision=chosen,
         )
     return Workplace(
         device=device,
@@ -60,4 +78,5 @@ def choose_workplace(asked: str | None) -> Workplace:
         total_bytes=psutil.virtual_memory().total,
         context_bytes=0,
         is_card=False,
+        precision=chosen,
     )

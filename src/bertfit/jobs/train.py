@@ -12,15 +12,14 @@ import torch
 from torch import nn
 from tqdm.auto import tqdm
 
-from bertfit.config import JobConfig, Precision
+from bertfit.config import JobConfig
 from bertfit.data.batches import steps_of_epoch
-from bertfit.engine.fence import check_budget, check_floor, check_host, fence, floor_bytes, take
+from bertfit.engine.fence import check_floor, check_host, fence, floor_bytes, take
 from bertfit.engine.nonfinite import find_nonfinite
 from bertfit.engine.oom import Done, attempt
 from bertfit.engine.optim import Schedule, Update, UpdateBroken, parameter_groups
-from bertfit.engine.precision import choose_precision
 from bertfit.engine.recovery import Steps
-from bertfit.engine.workplace import Workplace, choose_workplace
+from bertfit.engine.workplace import Workplace
 from bertfit.errors import BudgetError, ConfigError, ModelError
 from bertfit.jobs.corpus import Corpus, Say, read_corpus
 from bertfit.jobs.dev_scores import DevScores, one_line, score_of
@@ -35,6 +34,7 @@ from bertfit.models.encoder import find_model, head_parameters
 from bertfit.models.rows import keep_rows, whole_embedding
 from bertfit.models.tagger import Tagger, save_tagger
 from bertfit.planning.levers import TrainSettings, encoder_layers, prepare_model
+from bertfit.planning.workplace import workplace_of
 from bertfit.types import Scores
 from bertfit.units import format_bytes
 
@@ -85,10 +85,7 @@ def train(
         BertfitError: see `bertfit.errors`.
     """
     say = say or _say
-    place = choose_workplace(job.device)
-    precision = choose_precision(job.precision, place.device)
-    if job.budget is not None:
-        check_budget(job.budget, place.total_bytes, place.context_bytes, place.name)
+    place = workplace_of(job)
     output = job.output_dir or default_folder(job)
     RunFolder.check(output, job)
     if job.model != TINY:
@@ -97,7 +94,7 @@ def train(
     torch.manual_seed(job.seed)
     tagger = starting_tagger(job, corpus, say)
     with fence(place.device, job.budget, place.context_bytes), RunFolder.create(output, job) as run:
-        return _Training(job, corpus, tagger, place, precision, run, progress, say, cuts).run()
+        return _Training(job, corpus, tagger, place, run, progress, say, cuts).run()
 
 
 def _say(message: str) -> None:
@@ -113,14 +110,13 @@ class _Training:
         corpus: Corpus,
         tagger: Tagger,
         place: Workplace,
-        precision: Precision,
         run: RunFolder,
         progress: bool,
         say: Say,
         cuts: Sequence[Sequence[int]],
     ) -> None:
         self.job, self.corpus, self.tagger, self.place = job, corpus, tagger, place
-        self.precision, self.folder, self.progress, self.say = precision, run, progress, say
+        self.folder, self.progress, self.say = run, progress, say
         self.cuts = cuts
         self.lessons = make_lessons(corpus, tagger, job.model, say)
         self.rows = keep_rows(tagger.model, self.lessons.piece_ids(tagger))
@@ -132,7 +128,7 @@ class _Training:
             self.model,
             self.update,
             device=place.device,
-            precision=precision,
+            precision=place.precision,
             pad_id=tagger.tokenizer.pad_id,
             seed=job.seed,
             card=place.gauge,
@@ -140,6 +136,7 @@ class _Training:
             or (CARD_MICRO_BATCH_TOKENS if place.is_card else CPU_MICRO_BATCH_TOKENS),
             relieve=self._checkpoint_layers,
             step=place.step,
+            gradients=place.gradients,
         )
         self.monitor = Monitor(place.gauge, run.add_sample)
         self.log = StepLog(run, self._explain)
@@ -151,7 +148,13 @@ class _Training:
 
     def _model_and_update(self) -> tuple[nn.Module, Update]:
         """Move the model to the device and make the optimizer, with its state."""
-        job, model = self.job, self.tagger.model.to(self.place.device)
+        model = self.tagger.model.to(self.place.device)
+        update = self._make_update(model)
+        self.place.load(model, self._make_update, self.tagger.max_length)
+        return model, update
+
+    def _make_update(self, model: nn.Module) -> Update:
+        job = self.job
         groups = parameter_groups(
             model,
             [parameter for __, parameter in head_parameters(model)],
@@ -159,7 +162,7 @@ class _Training:
             head_learning_rate=job.head_learning_rate or HEAD_LEARNING_RATE,
             weight_decay=job.weight_decay,
         )
-        return model, Update(groups, max_grad_norm=job.max_grad_norm)
+        return Update(groups, max_grad_norm=job.max_grad_norm)
 
     def run(self) -> TrainReport:
         """Train to the end, or until early stopping; keep the best model."""
@@ -266,7 +269,7 @@ class _Training:
     def _evaluate(self, epoch: int) -> bool:
         """Score the dev data, keep the model if it is the best; True when patience is over."""
         self.update.clear()  # gradients are of no use now, and scoring needs room
-        predictor = Predictor(self.tagger, device=self.place.device, precision=self.precision)
+        predictor = Predictor(self.tagger, device=self.place.device, precision=self.place.precision)
         scores = self.dev.score(predictor, self.place.gauge)
         self.model.train()
         better = self.dev.add(scores, self.step, epoch)
@@ -336,12 +339,12 @@ class _Training:
 
     def _check_memory(self) -> int:
         """Refuse what cannot fit, before anything is made on the device; return the floor."""
-        needed = floor_bytes(self.tagger.model, self.precision)
+        needed = floor_bytes(self.tagger.model, self.place.precision)
         if self.job.budget is not None:
             check_floor(self.job.budget, needed, self.place.context_bytes)
         held = sum(p.numel() * p.element_size() for p in self.tagger.model.parameters())
         # On a card the host holds the model once more while it is saved.
-        check_host(held if self.place.is_card else needed - held)
+        check_host(held if self.place.device.type == "cuda" else needed - held)
         return needed
 
     def _explain(self, step: int, examples: Sequence[int]) -> None:
@@ -352,7 +355,7 @@ class _Training:
             chosen,
             self.tagger.tokenizer.pad_id,
             device=self.place.device,
-            precision=self.precision,
+            precision=self.place.precision,
         )
         if found is None:
             raise ModelError(

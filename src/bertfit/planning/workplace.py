@@ -1,0 +1,56 @@
+"""The workplace of a job: the processor, a card that is here, or one that is made of RAM."""
+
+import torch
+
+from bertfit.config import JobConfig
+from bertfit.engine.fence import check_budget
+from bertfit.engine.precision import choose_precision
+from bertfit.engine.workplace import Workplace, choose_workplace
+from bertfit.memory.device import resolve_device
+from bertfit.planning.request import card_precision
+from bertfit.planning.simulated_card import SimulatedCard
+
+SIMULATED = "sim:"
+
+
+def workplace_of(job: JobConfig) -> Workplace:
+    """Return where a job works.
+
+    `--device sim:4GiB` and `--device sim:NAME` run on the processor and count memory as a card of
+    that size or name. The processor computes in its own precision; what is counted is the job's
+    precision, or the card's best.
+
+    Raises:
+        ConfigError: no such device or card, or a budget above what it has.
+        BudgetError: the budget does not hold the card's context.
+    """
+    if job.device is None or not job.device.startswith(SIMULATED):
+        place = choose_workplace(job.device, job.precision)
+    else:
+        place = _simulated(job)
+    if job.budget is not None:
+        check_budget(job.budget, place.total_bytes, place.context_bytes, place.name)
+    return place
+
+
+def _simulated(job: JobConfig) -> Workplace:
+    assert job.device is not None
+    spec = resolve_device(job.device.removeprefix(SIMULATED))
+    card = SimulatedCard(
+        spec, budget_bytes=job.budget, precision=job.precision or card_precision(spec)
+    )
+    cpu = torch.device("cpu")
+    # A processor has no fp16; it computes in fp32 what the card would in fp16.
+    asked = "fp32" if job.precision == "fp16" else job.precision
+    return Workplace(
+        device=cpu,
+        name=f"{SIMULATED}{spec.name}",
+        gauge=card,
+        total_bytes=spec.total_bytes,
+        context_bytes=spec.context_bytes,
+        is_card=True,
+        precision=choose_precision(asked, cpu),
+        load=card.load,
+        step=card.step,
+        gradients=card.gradients,
+    )
