@@ -249,6 +249,7 @@ def _text(place: Path, options: ReadOptions) -> Recognised | None:
     if not lines:
         log.raise_errors()
         return None
+    _refuse_foreign(place, lines[0], wanted)
     if wanted == "text":
         return Recognised(name="text", read=lambda intake: read_text(file, intake))
     if wanted == "conllu" or (wanted is None and is_conllu(lines)):
@@ -261,6 +262,26 @@ def _text(place: Path, options: ReadOptions) -> Recognised | None:
         if found is not None or wanted is not None:
             return found
     return _columns_or_running(file, lines, options)
+
+
+def _refuse_foreign(place: Path, first: str, wanted: str | None) -> None:
+    """Refuse what would pass for columns or text and is neither.
+
+    Raises:
+        DataError: a format of INCEpTION and WebAnno, or a markup language.
+    """
+    if first.startswith("#FORMAT=WebAnno"):
+        raise DataError(
+            _("{path} is WebAnno TSV. Export it as CoNLL 2002 or as CoNLL-U instead.").format(
+                path=place
+            )
+        )
+    if wanted is None and first.lstrip()[:9].lower().startswith(("<?xml", "<!doctype", "<html")):
+        raise DataError(
+            _("{path} is XML or HTML. Convert it to one of {formats}.").format(
+                path=place, formats=", ".join(FORMATS)
+            )
+        )
 
 
 def _json(file: TextFile, wanted: str | None) -> Recognised | None:

@@ -4,7 +4,7 @@ The text and the spans are found by their names where those are known, else by t
 an export whose user named the columns himself reads like any other.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,7 @@ _LABEL_KEYS = (
     "label",
     "labels",
     "type",
+    "label_type",
     "entity_type",
     "entity_group",
     "tag",
@@ -185,12 +186,19 @@ def _labels(item: Mapping[str, Any]) -> list[str]:
         names = [str(each) for each in values if isinstance(each, str | int) and each != ""]
         if names and not any(isinstance(each, bool) for each in values):
             return names
-    return []
+    # A field of another name: the one string that is neither the surface nor an id.
+    rest = [
+        value
+        for key, value in item.items()
+        if isinstance(value, str) and value and key not in _SURFACE_KEYS and "id" not in key.lower()
+    ]
+    return rest if len(rest) == 1 else []
 
 
 def _pair(item: Mapping[str, Any]) -> tuple[int, int] | None:
-    start = next((item[key] for key in _START_KEYS if key in item), None)
-    end = next((item[key] for key in _END_KEYS if key in item), None)
+    start, end = _edge(item, _START_KEYS, "start", "begin"), _edge(item, _END_KEYS, "end", "stop")
+    if end is None and start is not None and _integer(item.get("length")) is not None:
+        return _pair({"offset": start, "length": item["length"]})
     if start is None and end is None:
         for key in _PAIR_KEYS:
             value = item.get(key)
@@ -204,6 +212,19 @@ def _pair(item: Mapping[str, Any]) -> tuple[int, int] | None:
         return None if start is None or length is None else (start, start + length)
     first, last = _integer(start), _integer(end)
     return None if first is None or last is None else (first, last)
+
+
+def _edge(item: Mapping[str, Any], known: Sequence[str], *parts: str) -> Any:
+    """Return a stored edge: under a known name, else under one number whose name tells."""
+    for key in known:
+        if key in item:
+            return item[key]
+    telling = [
+        value
+        for key, value in item.items()
+        if _integer(value) is not None and any(part in key.lower() for part in parts)
+    ]
+    return telling[0] if len(telling) == 1 else None
 
 
 def _is_pair(value: Any) -> bool:

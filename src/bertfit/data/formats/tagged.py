@@ -67,8 +67,9 @@ def _likely_scheme(tags: Mapping[str, int], orphans: int) -> Scheme:
         # Every B- of these schemes has its E-; a stray S- does not make a BIO file one of them.
         count = {letter: 0 for letter in "BEL"}
         for tag, number in tags.items():
-            if tag[:1] in count:
-                count[tag[:1]] += number
+            letter = tag[:1].upper()
+            if letter in count:
+                count[letter] += number
         if (count["E"] + count["L"]) * 2 < count["B"]:
             return "iob2"
     return scheme

@@ -6,7 +6,7 @@ not give the text again, a comment `# text = ...` says it.
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from typing import TextIO
 
@@ -111,12 +111,23 @@ def _units(example: Example, entities: Iterable[Entity]) -> list[tuple[int, int]
         edge for match in _BREAKS.finditer(example.text) for edge in (match.start(), match.end())
     )
     units: list[tuple[int, int]] = []
-    for start, end in word_units(example.text) if example.words is None else example.words:
+    for start, end in _words(example):
         cuts = [start, *sorted(edge for edge in edges if start < edge < end), end]
         for a, b in pairwise(cuts):
             if a < b and not _BREAKS.fullmatch(example.text[a:b]):
                 units.append((a, b))
     return units
+
+
+def _words(example: Example) -> Sequence[tuple[int, int]]:
+    """Return the words of the file, unless a part of the text is in none of them."""
+    if example.words is None:
+        return word_units(example.text)
+    edges = [0, *(edge for word in example.words for edge in word), len(example.text)]
+    gaps = zip(edges[::2], edges[1::2], strict=True)
+    if any(example.text[start:end].strip() for start, end in gaps):
+        return word_units(example.text)
+    return example.words
 
 
 def _tags(
