@@ -11,6 +11,7 @@ _HOMES = {
     "train": "bertfit.api",
     "evaluate": "bertfit.api",
     "load": "bertfit.api",
+    "load_encoder": "bertfit.api",
     "JobConfig": "bertfit.config",
     "Entity": "bertfit.types",
     "Example": "bertfit.types",
@@ -18,10 +19,20 @@ _HOMES = {
     "BertfitError": "bertfit.errors",
 }
 
-__all__ = ["BertfitError", "Entity", "Example", "JobConfig", "Scores", "evaluate", "load", "train"]
+__all__ = [
+    "BertfitError",
+    "Entity",
+    "Example",
+    "JobConfig",
+    "Scores",
+    "evaluate",
+    "load",
+    "load_encoder",
+    "train",
+]
 
 if TYPE_CHECKING:
-    from bertfit.api import evaluate, load, train
+    from bertfit.api import evaluate, load, load_encoder, train
     from bertfit.config import JobConfig
     from bertfit.errors import BertfitError
     from bertfit.types import Entity, Example, Scores

@@ -6,12 +6,23 @@ from pathlib import Path
 from bertfit.config import JobConfig, Precision
 from bertfit.data.formats import ReadOptions
 from bertfit.data.mistakes import Mistake
+from bertfit.jobs.embed import Embedder, load_encoder
 from bertfit.jobs.evaluate import EvaluateReport
 from bertfit.jobs.evaluate import evaluate as _evaluate
 from bertfit.jobs.predict import Predictor, load
 from bertfit.jobs.train import TrainReport, train
 
-__all__ = ["EvaluateReport", "JobConfig", "Predictor", "TrainReport", "evaluate", "load", "train"]
+__all__ = [
+    "Embedder",
+    "EvaluateReport",
+    "JobConfig",
+    "Predictor",
+    "TrainReport",
+    "evaluate",
+    "load",
+    "load_encoder",
+    "train",
+]
 
 
 def evaluate(

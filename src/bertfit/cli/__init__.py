@@ -18,6 +18,7 @@ COMMANDS = {
     "stop": N_("Have a run save itself and end."),
     "evaluate": N_("Score a tagger on labelled files."),
     "predict": N_("Find the entities of texts."),
+    "embed": N_("Turn texts, tokens or entities into vectors."),
     "data": N_("Check, count and convert labelled files."),
     "estimate": N_("Say what a job needs on a card, before it runs."),
     "doctor": N_("Say what this machine can do and what is in the way."),

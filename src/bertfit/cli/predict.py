@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from bertfit.data.formats import ProblemLog, ReadOptions
     from bertfit.jobs.predict import Predictor
     from bertfit.jobs.stream_job import StreamReport
+    from bertfit.types import Example
 
 
 def _predict(
@@ -53,6 +54,9 @@ def _predict(
     any_sequence: Annotated[
         bool, typer.Option("--any-sequence", help=_("allow tag sequences that the scheme forbids"))
     ] = False,
+    backend: Annotated[
+        str, typer.Option("--backend", help=_("what computes: torch, openvino, or auto (measures)"))
+    ] = "torch",
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help=_("replace an output that is there"))
     ] = False,
@@ -69,20 +73,33 @@ def _predict(
     fields["on_error"] = fields.get("on_error") or "skip"
     job = job_config({**fields, "model": model, "train_file": file or "-"})
     from bertfit.data.formats import ProblemLog
+    from bertfit.jobs.backend_choice import backend_of
     from bertfit.jobs.corpus import read_options, report_problems
     from bertfit.jobs.predict import load
     from bertfit.jobs.predict_file import PredictJob, predict_file
     from bertfit.jobs.prediction_formats import format_of, scheme_of
 
     if output is not None:
-        format_of(output, output_format)  # a wrong name is told before the model is loaded
+        name = format_of(output, output_format)  # told before the model is loaded
+        if file is None and name != "jsonl":
+            raise ConfigError(
+                _("--text with --output {path}: writes JSON lines only; end it in .jsonl.").format(
+                    path=output
+                )
+            )
     scheme = scheme_of(output_scheme)
+    chosen = backend_of(backend)
+    options = read_options(job)
     predictor = load(
-        model, device=job.device, precision=job.precision, constrained=not any_sequence
+        model,
+        device=job.device,
+        precision=job.precision,
+        constrained=not any_sequence,
+        backend=chosen,
+        sample=_sample(file, options, whole_files) if chosen == "auto" else (),
     )
     _tell_unmapped(predictor)
     log = ProblemLog()
-    options = read_options(job)
     if output is None or file is None:
         return _to_stdout(predictor, file, text or [], options, log, whole_files, output, as_json)
     report = predict_file(
@@ -103,6 +120,19 @@ def _predict(
     report_problems(log, tell)
     print_report(report, output, as_json)
     return 0
+
+
+def _sample(file: str | None, options: "ReadOptions", whole_files: bool) -> "list[Example]":
+    """Return the first texts, to measure on; standard input is not read for that."""
+    from itertools import islice
+
+    from bertfit.data.formats import ProblemLog
+    from bertfit.jobs.inputs import STDIN, TextInput
+
+    if file is None or file == STDIN:
+        return []
+    source = TextInput(file, options, ProblemLog(), whole_files=whole_files)
+    return list(islice(source.examples(), 500))
 
 
 def _tell_unmapped(predictor: "Predictor") -> None:

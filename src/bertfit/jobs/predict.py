@@ -7,11 +7,14 @@ read-ahead is in memory (law 7).
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from bertfit.config import Precision
-from bertfit.data.batches import cut, pad, read_ahead
+from bertfit.data.batches import pad, read_ahead
 from bertfit.data.pieces import TextTokenizer, TokenizerParts
 from bertfit.data.segments import choose_split
 from bertfit.data.tags import transitions
@@ -20,14 +23,20 @@ from bertfit.engine.backends import Forward, torch_tagger
 from bertfit.engine.decode import Decoder, Tagged, tag_batch
 from bertfit.engine.device import choose_device
 from bertfit.engine.precision import choose_precision
+from bertfit.engine.weights import store_as_multiplied
 from bertfit.errors import BudgetError
-from bertfit.jobs.chunks import BATCHES_PER_CHUNK, Chunk, chunks
+from bertfit.jobs.backend_choice import Backend, faster, other_forward
+from bertfit.jobs.chunks import BATCHES_PER_CHUNK, Chunk, chunks, even_batches
 from bertfit.jobs.foreign_tags import tag_meaning
 from bertfit.jobs.work_memory import WorkMemory
 from bertfit.language import _
 from bertfit.models.encoder import LoadedTokenizer, find_model
 from bertfit.models.tagger import Tagger, load_tagger
 from bertfit.types import Entity, Example, LabelScheme, Problem, Split, Window
+
+if TYPE_CHECKING:
+    from bertfit.data.mentions import Mentions
+    from bertfit.jobs.embed import Embedder
 
 # Padded tokens of a batch. More than this gains nothing on a CPU, whose caches it overflows.
 CPU_BATCH_TOKENS = 2048
@@ -113,6 +122,32 @@ class Predictor:
         for chunk in self.chunks(examples):
             yield from self.annotate_chunk(chunk, _refuse)
 
+    def embedder(self) -> "Embedder":
+        """Return what makes vectors with this model, without its head."""
+        from bertfit.jobs.embed import Embedder, Encoder
+
+        return Embedder(
+            Encoder(
+                model=self.model.base_model,  # type: ignore[arg-type]
+                tokenizer=self.tagger.tokenizer,
+                max_length=self.tagger.max_length,
+                overlap=self.tagger.overlap,
+                pooling="mean",
+                normalize=False,
+            ),
+            device=self.device,
+            precision=self.precision,
+            batch_tokens=self.batch_tokens,
+        )
+
+    def embeddings(self, texts: Iterable[str]) -> Iterator[NDArray[np.float32]]:
+        """Yield the vector (H,) of every text, in order: the mean of its tokens."""
+        yield from self.embedder().embeddings(texts)
+
+    def entity_embeddings(self, texts: "Iterable[str | Mentions]") -> Iterator[NDArray[np.float32]]:
+        """Yield the vectors (2, H) of the two entities of every text; see `Embedder`."""
+        yield from self.embedder().entity_embeddings(texts)
+
     def split_for(self, examples: Iterable[Example]) -> tuple[Split, Iterator[Example]]:
         """Return how texts are cut into units, and the examples with none of them lost.
 
@@ -190,7 +225,7 @@ class Predictor:
         done: list[TaggedWindow | None] = [None] * len(group)
         unfit: list[Window] = []
         for part, results in self._memory.run_all(
-            cut(group, self.batch_tokens), self._tag_part, unfit.append
+            even_batches(group, self.batch_tokens), self._tag_part, unfit.append
         ):
             for window, (ids, scores) in zip(part, results, strict=True):
                 done[place[id(window)]] = TaggedWindow(window=window, tag_ids=ids, scores=scores)
@@ -233,8 +268,20 @@ def load(
     batch_tokens: int | None = None,
     constrained: bool = True,
     trust_remote_code: bool = False,
+    backend: Backend = "torch",
+    sample: Sequence[Example] = (),
 ) -> Predictor:
     """Load a tagger: a run folder, a model folder or a hub id.
+
+    Args:
+        model: which.
+        device: where to run; None takes the fastest device here.
+        precision: None takes the fastest that keeps the quality.
+        batch_tokens: padded tokens of a batch; None takes a value that suits the device.
+        constrained: False allows tag sequences that the scheme forbids.
+        trust_remote_code: run the Python code that a model brings.
+        backend: what computes; `auto` measures what is installed for a second each.
+        sample: the texts that `auto` measures on.
 
     Raises:
         ModelError: it cannot be found or used.
@@ -242,10 +289,19 @@ def load(
     """
     chosen = choose_device(device)
     tagger = load_tagger(find_model(model), trust_remote_code=trust_remote_code)
-    return Predictor(
+    number_format = choose_precision(precision, chosen)
+    other = other_forward(tagger.model, chosen, number_format, backend)
+    store_as_multiplied(tagger.model, number_format)
+    predictor = Predictor(
         tagger,
         device=chosen,
-        precision=choose_precision(precision, chosen),
+        precision=number_format,
         batch_tokens=batch_tokens,
         constrained=constrained,
+        forward=other if backend == "openvino" else None,
     )
+    if other is not None and backend == "auto":
+        windows = [w for chunk in predictor.chunks(sample) for w in chunk.windows]
+        batches = even_batches(windows, predictor.batch_tokens)
+        predictor.forward = faster(predictor.forward, other, batches, tagger.tokenizer.pad_id)
+    return predictor

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from bertfit.errors import ConfigError, DataError
+from bertfit.errors import BertfitError, ConfigError, DataError
 from bertfit.language import _
 
 JOURNAL_VERSION = 1
@@ -72,6 +72,9 @@ class ResumableOutput:
         except OSError as error:
             self._close()
             raise self._unwritable(error) from None
+        except BertfitError:
+            self._close()
+            raise
 
     def _begin(self, overwrite: bool) -> Progress:
         found = self._read_journal(overwrite)

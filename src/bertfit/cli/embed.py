@@ -1,0 +1,141 @@
+"""`bertfit embed`."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import typer
+
+from bertfit.cli.options import with_fields
+from bertfit.cli.output import tell
+from bertfit.cli.predict import print_report
+from bertfit.config import JobConfig, job_config, reading_fields
+from bertfit.language import _
+
+Vectors = Literal["sentence", "tokens", "entities"]
+
+
+def _embed(
+    fields: dict[str, Any],
+    model: Annotated[str, typer.Argument(help=_("model folder, run folder or hub id"))],
+    file: Annotated[
+        str,
+        typer.Argument(
+            help=_("texts in any format that bertfit reads: file, folder, .gz; - is stdin")
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", help=_("file to write: .parquet, .npy or .safetensors"))
+    ],
+    vectors: Annotated[
+        str, typer.Option("--vectors", help=_("sentence, tokens, or entities (e1 and e2)"))
+    ] = "sentence",
+    pooling: Annotated[
+        str | None,
+        typer.Option("--pooling", help=_("mean, cls, max, or marker (at [E1]) [by the model]")),
+    ] = None,
+    normalize: Annotated[
+        bool | None,
+        typer.Option(
+            "--normalize/--no-normalize",
+            help=_("give vectors length 1 [by the model]"),
+            show_default=False,
+        ),
+    ] = None,
+    layers: Annotated[
+        str | None,
+        typer.Option(
+            "--layers", help=_("output of that layer, none above it is run; 9+10: the sum [last]")
+        ),
+    ] = None,
+    concatenate: Annotated[
+        bool, typer.Option("--concatenate", help=_("both entities in one vector"))
+    ] = False,
+    dtype: Annotated[str, typer.Option("--dtype", help=_("numbers to write: fp32 or fp16"))] = (
+        "fp32"
+    ),
+    max_length: Annotated[
+        int | None, typer.Option("--max-length", help=_("longest window in tokens"))
+    ] = None,
+    whole_files: Annotated[
+        bool, typer.Option("--whole-files", help=_("every file is one text [every line]"))
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help=_("replace an output that is there"))
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help=_("print one JSON document on stdout"))
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help=_("no progress bars"))] = False,
+) -> int:
+    # One bad record among millions is told, and does not end the work, unless that is asked for.
+    fields["on_error"] = fields.get("on_error") or "skip"
+    job = job_config({**fields, "model": model, "train_file": file})
+    from bertfit.data.formats import ProblemLog
+    from bertfit.jobs.corpus import read_options, report_problems
+    from bertfit.jobs.embed import Pooling, What, load_encoder
+    from bertfit.jobs.embed_file import EmbedJob, embed_file
+    from bertfit.jobs.vector_formats import Dtype, suffix_of
+
+    suffix_of(output)
+    what: What = _one_of("--vectors", vectors, get_args(What))
+    how: Pooling | None = (
+        None if pooling is None else _one_of("--pooling", pooling, get_args(Pooling))
+    )
+    numbers: Dtype = _one_of("--dtype", dtype, get_args(Dtype))
+    embedder = load_encoder(
+        model,
+        device=job.device,
+        precision=job.precision,
+        layers=None if layers is None else _layers(layers),
+        pooling=how,
+        normalize=normalize,
+        max_length=max_length,
+    )
+    log = ProblemLog()
+    report = embed_file(
+        embedder,
+        EmbedJob(
+            input=file,
+            output=output,
+            what=what,
+            concatenate=concatenate,
+            dtype=numbers,
+            options=read_options(job),
+            whole_files=whole_files,
+            overwrite=overwrite,
+        ),
+        model_name=model,
+        progress=not quiet,
+        log=log,
+    )
+    report_problems(log, tell)
+    print_report(report, output, as_json)
+    return 0
+
+
+def _one_of(flag: str, value: str, known: tuple[str, ...]) -> Any:
+    from bertfit.errors import ConfigError
+
+    if value not in known:
+        raise ConfigError(
+            _("{flag} {value}: choose one of {known}.").format(
+                flag=flag, value=value, known=", ".join(known)
+            )
+        )
+    return value
+
+
+def _layers(text: str) -> list[int]:
+    from bertfit.errors import ConfigError
+
+    try:
+        return [int(part) for part in text.split("+")]
+    except ValueError:
+        raise ConfigError(
+            _("--layers {text}: write a number such as 4 or -1, or several as 9+10.").format(
+                text=text
+            )
+        ) from None
+
+
+command = with_fields(_embed, reading_fields(JobConfig))

@@ -1,0 +1,80 @@
+"""The one door to OpenVINO: a tagger computed by Intel's runtime in torch's place.
+
+The graph is made in memory from the loaded model; nothing is written.
+"""
+
+from importlib.util import find_spec
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bertfit.config import Precision
+from bertfit.engine.backends import Forward
+from bertfit.errors import ConfigError
+from bertfit.language import _
+from bertfit.types import Batch
+
+
+def has_openvino() -> bool:
+    """Say whether OpenVINO is installed."""
+    return find_spec("openvino") is not None
+
+
+class _Logits(nn.Module):
+    """A tagger with plain tensors in and out, as a graph needs it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        logits: Tensor = self.model(input_ids=input_ids, attention_mask=attention_mask).logits
+        return logits
+
+
+def openvino_tagger(model: nn.Module, precision: Precision) -> Forward:
+    """Return what computes tag logits with OpenVINO on the processor: (B, T, K) float32.
+
+    Args:
+        model: a token classifier of transformers in float32, on the CPU.
+        precision: what matrix products are computed in.
+
+    Raises:
+        ConfigError: OpenVINO is not installed.
+    """
+    if not has_openvino():
+        raise ConfigError(
+            _("--backend openvino: OpenVINO is not installed. pip install 'bertfit[openvino]'")
+        )
+    import openvino
+
+    example = {
+        "input_ids": torch.ones((2, 16), dtype=torch.int64),
+        "attention_mask": torch.ones((2, 16), dtype=torch.int64),
+    }
+    with torch.inference_mode():
+        graph = openvino.convert_model(
+            _Logits(model).eval(),
+            example_input=example,
+            input=[("input_ids", [-1, -1]), ("attention_mask", [-1, -1])],
+        )
+    compiled = openvino.Core().compile_model(
+        graph,
+        "CPU",
+        {
+            "INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32",
+            "PERFORMANCE_HINT": "LATENCY",  # one batch at a time, on all cores
+            "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        },
+    )
+    request = compiled.create_infer_request()
+
+    def run(batch: Batch) -> Tensor:
+        mask = batch.attention_mask
+        if mask is None:
+            mask = np.ones_like(batch.input_ids)
+        found = request.infer({"input_ids": batch.input_ids, "attention_mask": mask})
+        return torch.from_numpy(np.array(found[0], dtype=np.float32))
+
+    return run
