@@ -25,6 +25,8 @@ from bertfit.types import Batch, Window
 
 # Thrashing: the allocator emptied its cache in this many steps running.
 THRASHING_STEPS = 2
+# How often a step is tried again where its cut cannot be smaller.
+SAME_CUT_CHANCES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +112,7 @@ class Steps:
             UpdateBroken: memory ended while the weights were changed.
         """
         parts = cut(windows, self.micro_batch_tokens) if cuts is None else cut_as(windows, cuts)
-        retries, last_chance = 0, True
+        retries, chances = 0, SAME_CUT_CHANCES
         while True:
             batches = [pad(part, self.pad_id) for part in parts]
             before = self.card.num_alloc_retries()
@@ -124,8 +126,8 @@ class Steps:
             self.card.free_cached()
             if self._shrink(parts) or self._relieved_now():
                 parts = cut(windows, self.micro_batch_tokens)
-            elif last_chance:
-                last_chance = False  # what took the memory may have been a neighbour, for a moment
+            elif chances:
+                chances -= 1  # what took the memory may have been a neighbour, for a moment
             else:
                 raise self._too_large(step, parts, done.message)
         self._watch_thrashing(before, parts)
