@@ -91,6 +91,7 @@ def run(order: str, budget: int, args: argparse.Namespace) -> dict[str, object]:
                 steps.rehearse([window(512, i) for i in range(args.batch)])
             for step, lengths in enumerate(lengths_of(order, args.steps, args.batch)):
                 if args.neighbour and step == args.steps // 2:
+                    torch.cuda.empty_cache()  # else there is nothing left to take
                     neighbour = take(500 * MIB)
                 done = steps.run(step, [window(n, 1000 * step + i) for i, n in enumerate(lengths)])
                 retries += done.oom_retries
