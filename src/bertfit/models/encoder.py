@@ -18,6 +18,7 @@ from torch import nn
 
 from bertfit.errors import ModelError
 from bertfit.language import _
+from bertfit.models.safety import check_files, check_labels
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -155,6 +156,9 @@ def read_config(folder: Path, trust_remote_code: bool = False) -> Any:
         raise ModelError(
             _("{path}: has no 'model_type', so it is not a transformers model.").format(path=path)
         )
+    kinds = raw.get("architectures")
+    if isinstance(kinds, list) and any("TokenClassification" in str(kind) for kind in kinds):
+        check_labels(path, raw)
     unknown = raw["model_type"] not in transformers.CONFIG_MAPPING
     if raw.get("auto_map") and unknown and not trust_remote_code:
         raise ModelError(
@@ -183,6 +187,7 @@ def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> LoadedToken
     """
     import transformers
 
+    check_files(folder)
     try:
         with _quiet():
             fast = transformers.AutoTokenizer.from_pretrained(
@@ -269,6 +274,7 @@ def load_classifier(
     """
     import transformers
 
+    check_files(folder)
     config = read_config(folder, trust_remote_code)
     old_tags = [config.id2label[i] for i in sorted(config.id2label)]
     is_tagger = any("TokenClassification" in name for name in config.architectures or [])
@@ -303,13 +309,16 @@ def load_classifier(
                 folder=folder, reason=_one_line(error)
             )
         ) from None
-    _refuse_foreign_weights(folder, model, report)
+    # The head as it was saved is wanted whole; with other tags a part of it is taken below.
+    _refuse_foreign_weights(folder, model, report, with_head=is_tagger and tuple(old_tags) == tags)
     taken = _take_head_rows(folder, model, old_tags, tags) if is_tagger else ()
     return model, taken
 
 
-def _refuse_foreign_weights(folder: Path, model: nn.Module, report: Mapping[str, Any]) -> None:
-    head = {name for name, __ in head_parameters(model)}
+def _refuse_foreign_weights(
+    folder: Path, model: nn.Module, report: Mapping[str, Any], *, with_head: bool
+) -> None:
+    head = set() if with_head else {name for name, __ in head_parameters(model)}
     wrong = sorted(str(row[0]) for row in report["mismatched_keys"] if str(row[0]) not in head)
     if wrong:
         raise ModelError(
@@ -320,7 +329,8 @@ def _refuse_foreign_weights(folder: Path, model: nn.Module, report: Mapping[str,
         )
     missing = [name for name in report["missing_keys"] if name not in head]
     total = sum(1 for __ in model.parameters())
-    if len(missing) > total // 2:
+    lost = with_head and any(name in missing for name, __ in head_parameters(model))
+    if lost or len(missing) > total // 2:
         raise ModelError(
             _(
                 "{folder}: {missing} of {total} weights are missing from its safetensors, the "

@@ -102,6 +102,7 @@ def save_tagger(tagger: Tagger, folder: Path) -> None:
         }
         text = json.dumps(info, ensure_ascii=False, indent=2) + "\n"
         (new / INFO_FILE).write_text(text, encoding="utf-8")
+        _sync(new)
         _replace(folder, new)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(new, ignore_errors=True)
@@ -111,6 +112,13 @@ def save_tagger(tagger: Tagger, folder: Path) -> None:
                 "whole. Make room, or name another --output-dir."
             ).format(folder=folder, reason=" ".join(str(error).split()))
         ) from None
+
+
+def _sync(folder: Path) -> None:
+    """Have all files on the disk: a name given before that could stand for an empty file."""
+    for path in folder.iterdir():
+        with path.open("rb+") as file:
+            os.fsync(file.fileno())
 
 
 def _replace(folder: Path, new: Path) -> None:
