@@ -2,12 +2,20 @@
 
 import os
 import signal
-import time
+import threading
 from collections.abc import Callable
 
 
-def run_and_kill(work: Callable[[], None], seconds: float | None) -> bool:
-    """Run work in a forked child; kill it after some seconds. True if it was done before.
+def run_and_kill(work: Callable[[], None], at_call: int | None, delay_seconds: float = 0.0) -> bool:
+    """Run work in a forked child; kill it at a call that writes. True if it was done before.
+
+    Moments are counted in calls (fsync, rename, removal), not on a clock, so that a busy machine
+    kills at the same ones.
+
+    Args:
+        work: what to do.
+        at_call: the call before which the child is killed; None lets it live.
+        delay_seconds: the death comes so much later, in the middle of whatever is done then.
 
     Raises:
         AssertionError: the child failed by itself.
@@ -18,6 +26,8 @@ def run_and_kill(work: Callable[[], None], seconds: float | None) -> bool:
             import torch
 
             torch.set_num_threads(1)  # the threads of the parent's pool are not here
+            if at_call is not None:
+                on_writing_call(at_call, lambda: _die(delay_seconds))
             work()
         except BaseException:  # noqa: BLE001 (the child must not run on as a second pytest)
             import traceback
@@ -25,29 +35,40 @@ def run_and_kill(work: Callable[[], None], seconds: float | None) -> bool:
             traceback.print_exc()
             os._exit(1)
         os._exit(0)
-    end = None if seconds is None else time.monotonic() + seconds
-    while True:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            break
-        if end is not None and time.monotonic() > end:
-            os.kill(child, signal.SIGKILL)
-            end = None
-        time.sleep(0.0005)
+    __, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
         return False
     assert os.waitstatus_to_exitcode(status) == 0, "the child failed"
     return True
 
 
-def die_at_call(number: int) -> Callable[[], None]:
-    """Return a function that kills this process when it is called for the `number`-th time."""
+def _die(delay_seconds: float) -> None:
+    if not delay_seconds:
+        os.kill(os.getpid(), signal.SIGKILL)
+    threading.Timer(delay_seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
+
+
+def on_writing_call(number: int, action: Callable[[], None]) -> Callable[[], None]:
+    """Do something before the `number`-th call that writes; returns what undoes the watching."""
+    originals = {name: getattr(os, name) for name in ("fsync", "replace", "unlink")}
     calls = 0
 
-    def count() -> None:
-        nonlocal calls
-        calls += 1
-        if calls == number:
-            os.kill(os.getpid(), signal.SIGKILL)
+    def watched(name: str) -> Callable[..., object]:
+        def call(*arguments: object, **options: object) -> object:
+            nonlocal calls
+            calls += 1
+            if calls == number:
+                action()
+            result: object = originals[name](*arguments, **options)
+            return result
 
-    return count
+        return call
+
+    for name in originals:
+        setattr(os, name, watched(name))
+
+    def undo() -> None:
+        for name, original in originals.items():
+            setattr(os, name, original)
+
+    return undo

@@ -73,10 +73,10 @@ def test_even_batches_hold_every_window_once_within_the_budget(
 
 
 def test_windows_of_one_length_stand_together_without_padding() -> None:
-    windows = [random_window(n, i) for i, n in enumerate([10] * 5 + [9] * 5 + [4, 3])]
+    windows = [random_window(n, i) for i, n in enumerate([10] * 5 + [9] * 6 + [4, 3])]
     assert [[len(w.input_ids) for w in batch] for batch in even_batches(windows, 100)] == [
         [10] * 5,
-        [9] * 5,
+        [9] * 6,
         [4, 3],
     ]
 

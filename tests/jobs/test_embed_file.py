@@ -1,9 +1,7 @@
 """Vectors in files: what is in them, what goes along, and going on after any kill."""
 
 import json
-import os
 import random
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +15,7 @@ from bertfit.jobs import vector_formats
 from bertfit.jobs.embed import Embedder, load_encoder
 from bertfit.jobs.embed_file import EmbedJob, embed_file
 from bertfit.jobs.stream_job import StreamReport
-from jobs.killing import die_at_call, run_and_kill
+from jobs.killing import run_and_kill
 from jobs.tiny_taggers import save_tiny_tagger
 
 NAMES = ("o.parquet", "o.npy", "o.safetensors")
@@ -104,7 +102,13 @@ def write_pairs(path: Path) -> list[dict[str, object]]:
         {"text": "abc is in 北京.", "e1": [0, 3], "e2": [10, 12], "relation": "in", "fold": 1},
         {"text": "[E1]ab[/E1] met [E2]cd[/E2]", "relation": "met", "fold": 2},
         {"text": "nothing here", "relation": "none", "fold": 3},
-        {"text": "a b", "e1": {"start": 0, "end": 1}, "e2": {"start": 2, "end": 3}, "relation": "x", "fold": 4},
+        {
+            "text": "a b",
+            "e1": {"start": 0, "end": 1},
+            "e2": {"start": 2, "end": 3},
+            "relation": "x",
+            "fold": 4,
+        },
         {"text": "a b", "e1": [0, 9], "e2": [2, 3], "relation": "x", "fold": 5},
     ]
     path.write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in records))
@@ -208,10 +212,8 @@ def test_killed_at_20_moments(embedder: Embedder, folder: Path, tmp_path: Path, 
 def kill_at_random_moments(
     embedder: Embedder, folder: Path, tmp_path: Path, name: str, kills: int
 ) -> None:
-    write_texts(tmp_path / "in.txt", 400)
-    begin = time.monotonic()
+    write_texts(tmp_path / "in.txt", 300)
     embed(embedder, folder, tmp_path / "in.txt", tmp_path / "whole" / name)
-    seconds = time.monotonic() - begin
     expected = content(tmp_path / "whole" / name)
     rng = random.Random(name)
     killed = attempts = 0
@@ -225,10 +227,14 @@ def kill_at_random_moments(
                 lambda output=output: embed(  # type: ignore[misc]
                     embedder, folder, tmp_path / "in.txt", output
                 ),
-                rng.uniform(0, seconds) if killed < kills else None,
+                rng.randint(1, 40) if killed < kills else None,
+                rng.choice([0.0, rng.uniform(0, 0.01)]),
             )
             killed += not done
+            # Killed when all was done, before the process ended: nothing is left to go on with.
+            done = done or (output.exists() and not list(output.parent.glob("*.part*")))
         assert content(output) == expected
+        assert not list(output.parent.glob("*.part*"))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -239,20 +245,11 @@ def test_killed_at_every_write_it_goes_on(
     embed(embedder, folder, tmp_path / "in.txt", tmp_path / "whole" / name)
     output = tmp_path / "o" / name
 
-    def dying(number: int) -> None:
-        die = die_at_call(number)
-        for function in ("fsync", "replace", "unlink"):
-            original = getattr(os, function)
-
-            def wrapped(*arguments: object, original: object = original) -> object:
-                die()
-                return original(*arguments)  # type: ignore[operator]
-
-            setattr(os, function, wrapped)
-        embed(embedder, folder, tmp_path / "in.txt", output)
-
     for number in range(1, 200):
-        if run_and_kill(lambda number=number: dying(number), None):  # type: ignore[misc]
+        if run_and_kill(
+            lambda: embed(embedder, folder, tmp_path / "in.txt", output),  # type: ignore[arg-type,return-value]
+            number,
+        ):
             break
     assert content(output) == content(tmp_path / "whole" / name)
     assert not list(output.parent.glob("*.part*"))

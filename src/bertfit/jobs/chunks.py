@@ -69,14 +69,14 @@ def _until_full(
 def even_batches(windows: Sequence[Window], budget_tokens: int) -> list[list[Window]]:
     """Cut windows into batches of at most `budget_tokens` padded tokens, longest first.
 
-    As `cut`, but a batch that is filled by a quarter ends where the length changes: windows of one
+    As `cut`, but a batch that is half full ends where the length changes: windows of one
     length need neither padding nor a mask, and attention without a mask is faster.
     """
     batches: list[list[Window]] = []
     width = 0
     for window in sorted(windows, key=lambda w: -len(w.input_ids)):
         size = (len(batches[-1]) if batches else 0) * width
-        shorter = len(window.input_ids) < width and 4 * size >= budget_tokens
+        shorter = len(window.input_ids) < width and 2 * size >= budget_tokens
         if batches and not shorter and size + width <= budget_tokens:
             batches[-1].append(window)
         else:
