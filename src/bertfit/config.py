@@ -21,7 +21,7 @@ from pydantic_core import ErrorDetails
 
 from bertfit.errors import ConfigError
 from bertfit.language import N_, _
-from bertfit.units import parse_bytes
+from bertfit.units import parse_bytes, parse_interval
 
 Precision = Literal["fp32", "bf16", "fp16"]
 Record = TypeVar("Record", bound=BaseModel)
@@ -126,6 +126,13 @@ class JobConfig(BaseModel):
         default=42, ge=0, lt=2**32, description=N_("seed of order, dropout and new weights")
     )
 
+    save_every: str = Field(
+        default="10min", description=N_("checkpoint interval: 10min, 2h, 500steps, or never")
+    )
+    preemption_file: Path | None = Field(
+        default=None, description=N_("save and stop as soon as this file exists")
+    )
+
     device: str | None = Field(
         default=None, description=N_("cpu, cuda, cuda:1, mps [the fastest here]")
     )
@@ -159,6 +166,15 @@ class JobConfig(BaseModel):
             return parse_bytes(value)
         except ConfigError as error:
             raise ValueError(str(error)) from None
+
+    @field_validator("save_every", mode="before")
+    @classmethod
+    def _save_every_is_an_interval(cls, value: object) -> object:
+        try:
+            parse_interval(str(value))
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        return str(value)
 
     @field_validator("labels")
     @classmethod

@@ -1,6 +1,7 @@
 """Sizes in bytes and durations in seconds, read from and written for people."""
 
 import re
+from dataclasses import dataclass
 
 from bertfit.errors import ConfigError
 from bertfit.language import _
@@ -70,3 +71,36 @@ def format_seconds(seconds: float) -> str:
     if seconds < 3600:
         return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
     return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02d} min"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """How often something happens: every so many steps or seconds; both None is never."""
+
+    steps: int | None = None
+    seconds: float | None = None
+
+
+_SECONDS = {"s": 1, "sec": 1, "min": 60, "m": 60, "h": 3600}
+
+
+def parse_interval(text: str | int) -> Interval:
+    """Read `10min`, `30s`, `2h`, `500` or `500steps`, or `never`.
+
+    Raises:
+        ConfigError: anything else, or an interval of nothing.
+    """
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([a-z]*)\s*", str(text).lower())
+    if str(text).strip().lower() == "never":
+        return Interval()
+    if match is not None and float(match[1]) > 0:
+        if match[2] in _SECONDS:
+            return Interval(seconds=float(match[1]) * _SECONDS[match[2]])
+        if match[2] in ("", "step", "steps") and match[1].isdigit():
+            return Interval(steps=int(match[1]))
+    raise ConfigError(
+        _(
+            "'{text}' is not an interval. Write a time or a number of steps: 10min, 30s, 2h, "
+            "500steps, or never."
+        ).format(text=text)
+    )

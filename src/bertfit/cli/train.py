@@ -8,7 +8,11 @@ import typer
 from bertfit.cli.options import with_fields
 from bertfit.cli.output import print_json, print_scores, tell
 from bertfit.config import JobConfig, job_config
-from bertfit.language import _
+from bertfit.jobs.detach import start_detached
+from bertfit.jobs.resume import may_go_on, resumed
+from bertfit.jobs.run_folder import RunFolder, default_folder
+from bertfit.jobs.runs import find_run
+from bertfit.language import _, current_language
 from bertfit.units import format_seconds
 
 
@@ -24,8 +28,19 @@ def _train(
         bool, typer.Option("--json", help=_("print one JSON document on stdout"))
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help=_("no progress bars"))] = False,
+    resume: Annotated[
+        str | None,
+        typer.Option("--resume", help=_("go on with a run: its id or folder"), metavar="RUN"),
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help=_("train in the background; see `bertfit runs`"))
+    ] = False,
 ) -> int:
+    if resume is not None:
+        fields = resumed(find_run(resume).folder, fields)
     job = job_config(fields, config)  # before torch is imported: faults show at once
+    if detach:
+        return _detach(job, as_json)
     from bertfit.jobs.train import train
 
     report = train(job, progress=not quiet, say=tell)
@@ -46,6 +61,28 @@ def _train(
         )
     )
     print(_("Next: bertfit predict {folder} FILE").format(folder=report.output_dir))
+    return 0
+
+
+def _detach(job: JobConfig, as_json: bool) -> int:
+    folder = job.output_dir or default_folder(job)
+    RunFolder.check(folder, job)
+    if not may_go_on(folder, job):
+        RunFolder.create(folder, job)
+    asked = folder / "job.yaml"
+    RunFolder.write_job(folder, job.model_copy(update={"output_dir": folder}))
+    name = start_detached(
+        ["train", "--config", str(asked), "--quiet", "--lang", current_language()], folder
+    )
+    if as_json:
+        print_json({"id": name, "folder": folder})
+        return 0
+    print(
+        _(
+            "Run {name} is at work in {folder}. See it: bertfit attach {name}, its words: bertfit "
+            "logs -f {name}, all runs: bertfit runs. Stop it: bertfit stop {name}"
+        ).format(name=name, folder=folder)
+    )
     return 0
 
 

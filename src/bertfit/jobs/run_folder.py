@@ -4,6 +4,9 @@
 job.yaml      what was asked, every setting
 steps.jsonl   one StepRecord a line
 memory.jsonl  one MemorySample a line
+run.json      how far it is, and which process writes it; run.lock keeps others out
+log.txt       what it said, if it runs in the background
+checkpoints/  where it can be gone on with (see checkpoints.py)
 scores.json   dev scores of every evaluation, and the best
 model/        the best model, an ordinary Hugging Face checkpoint
 ```
@@ -11,6 +14,7 @@ model/        the best model, an ordinary Hugging Face checkpoint
 
 import dataclasses
 import json
+import os
 import shutil
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +22,8 @@ from typing import IO, Self
 
 from bertfit.config import JobConfig
 from bertfit.errors import ConfigError
+from bertfit.jobs.resume import is_same_command, is_unfinished
+from bertfit.jobs.run_status import OWN_FILES
 from bertfit.language import _
 from bertfit.types import MemorySample, Scores, StepRecord
 
@@ -42,7 +48,9 @@ class RunFolder:
             raise ConfigError(
                 _("--output-dir {path}: is a file. Name another folder.").format(path=path)
             )
-        if path.is_dir() and any(path.iterdir()):
+        if path.is_dir() and any(each.name not in OWN_FILES for each in path.iterdir()):
+            if is_unfinished(path):
+                return  # gone on with, or refused where the job is another one
             if not job.overwrite:
                 raise ConfigError(
                     _(
@@ -65,19 +73,45 @@ class RunFolder:
         Raises:
             ConfigError: as `check`, or it cannot be written.
         """
-        import yaml
-
         cls.check(path, job)
-        if path.is_dir():
-            for name in ("job.yaml", "steps.jsonl", "memory.jsonl", "scores.json"):
-                (path / name).unlink(missing_ok=True)
-            for name in ("model", "model.new", "model.old"):
-                shutil.rmtree(path / name, ignore_errors=True)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            asked = job.model_dump(mode="json", exclude_none=True)
-            text = yaml.safe_dump(asked, allow_unicode=True, sort_keys=False)
-            (path / "job.yaml").write_text(text, encoding="utf-8")
+            # First: a folder with a job is known as a run, if a kill comes in between.
+            cls.write_job(path, job)
+            for name in ("steps.jsonl", "memory.jsonl", "scores.json"):
+                (path / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                _("--output-dir {path}: cannot be written ({reason}).").format(
+                    path=path, reason=error.strerror
+                )
+            ) from None
+        for name in ("model", "model.new", "model.old", "checkpoints"):
+            shutil.rmtree(path / name, ignore_errors=True)
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path, job: JobConfig, step: int | None) -> Self:
+        """Make the folder ready: anew, or for the steps after `step`.
+
+        Raises:
+            ConfigError: as `create` and `go_on`.
+        """
+        return cls.create(path, job) if step is None else cls.go_on(path, job, step)
+
+    @classmethod
+    def go_on(cls, path: Path, job: JobConfig, step: int) -> Self:
+        """Make a folder ready for the steps after `step`: later ones will be made again.
+
+        Raises:
+            ConfigError: it cannot be written.
+        """
+        try:
+            _keep_steps(path / "steps.jsonl", step)
+            old = path / "model.old"
+            if old.is_dir() and not (path / "model").is_dir():
+                old.rename(path / "model")  # killed between two renames of a save
+            cls.write_job(path, job)
         except OSError as error:
             raise ConfigError(
                 _("--output-dir {path}: cannot be written ({reason}).").format(
@@ -86,9 +120,20 @@ class RunFolder:
             ) from None
         return cls(path)
 
+    @staticmethod
+    def write_job(path: Path, job: JobConfig) -> None:
+        """Write `job.yaml`."""
+        import yaml
+
+        asked = job.model_dump(mode="json", exclude_none=True)
+        text = yaml.safe_dump(asked, allow_unicode=True, sort_keys=False)
+        new = path / "job.yaml.new"
+        new.write_text(text, encoding="utf-8")
+        new.replace(path / "job.yaml")
+
     def __enter__(self) -> Self:
-        self._steps = (self.path / "steps.jsonl").open("w", encoding="utf-8")
-        self._samples = (self.path / "memory.jsonl").open("w", encoding="utf-8")
+        self._steps = (self.path / "steps.jsonl").open("a", encoding="utf-8")
+        self._samples = (self.path / "memory.jsonl").open("a", encoding="utf-8")
         return self
 
     def __exit__(
@@ -108,6 +153,12 @@ class RunFolder:
             self._steps.write(json.dumps(dataclasses.asdict(record)) + "\n")
         self._steps.flush()
 
+    def sync(self) -> None:
+        """Have the steps on the disk, before a checkpoint says that they are."""
+        assert self._steps is not None
+        self._steps.flush()
+        os.fsync(self._steps.fileno())
+
     def add_sample(self, sample: MemorySample) -> None:
         """Append a sample to `memory.jsonl`."""
         assert self._samples is not None
@@ -123,13 +174,35 @@ class RunFolder:
         new.replace(self.path / "scores.json")
 
 
+def _keep_steps(path: Path, step: int) -> None:
+    """Cut `steps.jsonl` behind a step; a line that a kill cut in two goes too."""
+    kept = []
+    if path.is_file():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
+            try:
+                number = json.loads(line)["step"]
+            except (ValueError, KeyError, TypeError):
+                break
+            if number > step or not line.endswith("\n"):
+                break
+            kept.append(line)
+    new = path.with_name(path.name + ".new")
+    new.write_text("".join(kept), encoding="utf-8")
+    new.replace(path)
+
+
 def default_folder(job: JobConfig) -> Path:
-    """Return `runs/<data>-<model>`, with a number behind it where that is taken."""
+    """Return `runs/<data>-<model>`, with a number behind it where that is taken.
+
+    The unfinished run of the same job is gone on with, so its folder is not taken.
+    """
     model = Path(job.model).name or "model"
     folder = Path("runs") / f"{job.train_file[0].name.split('.')[0]}-{model}"
     if job.overwrite:
         return folder
     number = 1
-    while (candidate := folder if number == 1 else Path(f"{folder}-{number}")).exists():
+    while True:
+        candidate = folder if number == 1 else Path(f"{folder}-{number}")
+        if not candidate.exists() or is_same_command(candidate, job):
+            return candidate
         number += 1
-    return candidate

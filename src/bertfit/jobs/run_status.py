@@ -18,11 +18,19 @@ import psutil
 
 from bertfit.errors import BertfitError, ConfigError, Interrupted
 from bertfit.jobs.kernel_kills import KillCounts, kill_counts
+from bertfit.jobs.stopping import Stopped
 from bertfit.language import _
 
 STATUS_FILE, LOCK_FILE, LOG_FILE, STOP_FILE = "run.json", "run.lock", "log.txt", "stop"
 # What may lie in a run folder before the run has begun.
-OWN_FILES = (STATUS_FILE, LOCK_FILE, LOG_FILE, STOP_FILE)
+OWN_FILES = (
+    STATUS_FILE,
+    f"{STATUS_FILE}.new",
+    LOCK_FILE,
+    LOG_FILE,
+    STOP_FILE,
+    "job.yaml.new",
+)
 HEARTBEAT_SECONDS = 2.0
 LOCK_PATIENCE_SECONDS = 2.0
 # psutil reads the start of a process to a hundredth of a second.
@@ -222,11 +230,19 @@ class RunRecord:
         trace: TracebackType | None,
     ) -> None:
         state: State = "finished"
-        if isinstance(error, Interrupted | KeyboardInterrupt):
+        if isinstance(error, Interrupted | Stopped | KeyboardInterrupt):
             state = "stopped"
         elif error is not None:
             state = "failed"
-        message = str(error) if isinstance(error, BertfitError) else kind.__name__ if kind else ""
+        message = "" if kind in (None, Stopped) else str(kind.__name__)
+        if isinstance(error, BertfitError):
+            message = str(error)
         self._status = replace(self._status, state=state, message=message)
         self._write()
         self._lock.release()
+
+
+def was_announced(folder: Path) -> bool:
+    """Say whether this very process was started in the background to write the folder."""
+    status = read_status(folder)
+    return status is not None and status.state == "starting" and status.pid == os.getpid()

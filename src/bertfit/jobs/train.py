@@ -3,13 +3,14 @@
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from bertfit.config import JobConfig
@@ -18,16 +19,25 @@ from bertfit.engine.fence import check_floor, check_host, fence, floor_bytes, ta
 from bertfit.engine.nonfinite import find_nonfinite
 from bertfit.engine.oom import Done, attempt
 from bertfit.engine.optim import Schedule, Update, UpdateBroken, parameter_groups
+from bertfit.engine.precision import LossScale
 from bertfit.engine.recovery import Steps
 from bertfit.engine.workplace import Workplace
-from bertfit.errors import BudgetError, ConfigError, ModelError
+from bertfit.errors import BudgetError, ConfigError, Interrupted, ModelError
+from bertfit.jobs.checkpoints import Checkpoint, CheckpointStore
 from bertfit.jobs.corpus import Corpus, Say, read_corpus
 from bertfit.jobs.dev_scores import DevScores, one_line, score_of
 from bertfit.jobs.lessons import make_lessons
 from bertfit.jobs.predict import Predictor
+from bertfit.jobs.resume import identity_of, may_go_on
 from bertfit.jobs.run_folder import RunFolder, default_folder
+from bertfit.jobs.run_status import RunRecord, was_announced
+from bertfit.jobs.runs import register
+from bertfit.jobs.snapshots import restore
 from bertfit.jobs.starting_point import TINY, starting_tagger
 from bertfit.jobs.step_log import PendingStep, StepLog
+from bertfit.jobs.stopping import Stopped
+from bertfit.jobs.survival import Checkpoints, StopRequests, find_checkpoint, stop_at_once
+from bertfit.jobs.train_state import TrainState
 from bertfit.language import _
 from bertfit.memory.monitor import Monitor
 from bertfit.models.encoder import find_model, head_parameters
@@ -35,7 +45,7 @@ from bertfit.models.rows import keep_rows, whole_embedding
 from bertfit.models.tagger import Tagger, save_tagger
 from bertfit.planning.levers import TrainSettings, encoder_layers, prepare_model
 from bertfit.planning.workplace import workplace_of
-from bertfit.types import Scores
+from bertfit.types import Batch, Scores
 from bertfit.units import format_bytes
 
 CPU_MICRO_BATCH_TOKENS = 1024
@@ -74,6 +84,8 @@ def train(
 ) -> TrainReport:
     """Run one training job and leave a run folder.
 
+    An unfinished run of the same job in that folder is gone on with.
+
     Args:
         job: what is asked.
         progress: show progress bars on stderr.
@@ -82,19 +94,47 @@ def train(
             a run that had to cut smaller can be repeated bit for bit.
 
     Raises:
+        Interrupted: it was stopped from outside, and can be gone on with.
         BertfitError: see `bertfit.errors`.
     """
     say = say or _say
     place = workplace_of(job)
     output = job.output_dir or default_folder(job)
     RunFolder.check(output, job)
-    if job.model != TINY:
-        find_model(job.model)  # a wrong name shows before the data are read
-    corpus = read_corpus(job, say)
-    torch.manual_seed(job.seed)
-    tagger = starting_tagger(job, corpus, say)
-    with fence(place.device, job.budget, place.context_bytes), RunFolder.create(output, job) as run:
-        return _Training(job, corpus, tagger, place, run, progress, say, cuts).run()
+    goes_on = may_go_on(output, job)
+    with ExitStack() as stack:
+        stack.enter_context(stop_at_once())  # until there is something to save
+        # Started in the background: whatever goes wrong from here on is looked for in the folder.
+        record = stack.enter_context(RunRecord(output)) if was_announced(output) else None
+        if job.model != TINY:
+            find_model(job.model)  # a wrong name shows before the data are read
+        corpus = read_corpus(job, say)
+        torch.manual_seed(job.seed)
+        tagger = starting_tagger(job, corpus, say)
+        identity = identity_of(job, corpus, tagger.model)
+        record = record or stack.enter_context(RunRecord(output))
+        stops = StopRequests(record, job.preemption_file)
+        store = CheckpointStore(output / "checkpoints")
+        checkpoint = find_checkpoint(store, identity, job.overwrite, say) if goes_on else None
+        run = RunFolder.open(output, job, checkpoint.step if checkpoint is not None else None)
+        register(output)
+        stack.enter_context(fence(place.device, job.budget, place.context_bytes))
+        stack.enter_context(run)
+        survival = _Survival(
+            record=record, stops=stops, store=store, identity=identity, checkpoint=checkpoint
+        )
+        return _Training(job, corpus, tagger, place, run, progress, say, cuts, survival).run()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Survival:
+    """What a run needs to be stopped and gone on with; `checkpoint` is where it goes on."""
+
+    record: RunRecord
+    stops: StopRequests
+    store: CheckpointStore
+    identity: Mapping[str, str]
+    checkpoint: Checkpoint | None
 
 
 def _say(message: str) -> None:
@@ -114,10 +154,11 @@ class _Training:
         progress: bool,
         say: Say,
         cuts: Sequence[Sequence[int]],
+        survival: _Survival,
     ) -> None:
         self.job, self.corpus, self.tagger, self.place = job, corpus, tagger, place
         self.folder, self.progress, self.say = run, progress, say
-        self.cuts = cuts
+        self.cuts, self.survival = cuts, survival
         self.lessons = make_lessons(corpus, tagger, job.model, say)
         self.rows = keep_rows(tagger.model, self.lessons.piece_ids(tagger))
         needed = self._check_memory()
@@ -135,7 +176,7 @@ class _Training:
             micro_batch_tokens=job.micro_batch_tokens
             or (CARD_MICRO_BATCH_TOKENS if place.is_card else CPU_MICRO_BATCH_TOKENS),
             relieve=self._checkpoint_layers,
-            step=place.step,
+            step=survival.stops.between_micro_batches(place.step),
             gradients=place.gradients,
         )
         self.monitor = Monitor(place.gauge, run.add_sample)
@@ -145,6 +186,11 @@ class _Training:
         self.decay = 1.0  # of the embedding rows that are not trained
         self.training_seconds = 0.0
         self.texts = 0
+        self.checkpoints = Checkpoints(
+            survival.store, self.model, self.update, job.save_every, place.gauge, say
+        )
+        if survival.checkpoint is not None:
+            self._resume(survival.checkpoint)
 
     def _model_and_update(self) -> tuple[nn.Module, Update]:
         """Move the model to the device and make the optimizer, with its state."""
@@ -165,13 +211,38 @@ class _Training:
         return Update(groups, max_grad_norm=job.max_grad_norm)
 
     def run(self) -> TrainReport:
-        """Train to the end, or until early stopping; keep the best model."""
+        """Train to the end, or until early stopping; keep the best model.
+
+        Raises:
+            Interrupted: a stop was asked for; the run is saved.
+        """
         started = time.perf_counter()
         self.model.train()
+        try:
+            with self.survival.stops:
+                self._run_epochs()
+        except Stopped:
+            raise self._interrupted() from None
+        except Exception:
+            self.checkpoints.finish()  # the next run in this process may be of the same folder
+            raise
+        self.checkpoints.finish()
+        return TrainReport(
+            output_dir=self.folder.path,
+            scores=self.dev.best,
+            best_step=self.dev.best_step,
+            steps=self.step,
+            seconds=time.perf_counter() - started,
+            sentences_per_second=self.texts / max(self.training_seconds, 1e-9),
+            oom_retries=self.log.oom_retries,
+        )
+
+    def _run_epochs(self) -> None:
         with (
             self.monitor,
             tqdm(
                 total=self.num_steps,
+                initial=self.step,
                 disable=not self.progress,
                 dynamic_ncols=True,
                 unit=_("step"),
@@ -185,31 +256,30 @@ class _Training:
                     break
             if not self.lessons.dev:
                 self._save()
-        return TrainReport(
-            output_dir=self.folder.path,
-            scores=self.dev.best,
-            best_step=self.dev.best_step,
-            steps=self.step,
-            seconds=time.perf_counter() - started,
-            sentences_per_second=self.texts / max(self.training_seconds, 1e-9),
-            oom_retries=self.log.oom_retries,
-        )
+            if self.checkpoints.are_wanted:
+                self._take_checkpoint(bar, finished=True)
 
     def _run_epoch(self, epoch: int, bar: "tqdm[NoReturn]") -> bool:
         """Run one epoch; True when training should stop early."""
-        self.steps.regrow()
         steps = steps_of_epoch(len(self.corpus.train), self.job.batch_size, self.job.seed, epoch)
-        for number, examples in enumerate(steps):
-            self._run_step(epoch + (number + 1) / len(steps), examples)
-            bar.update()
-            if self.step % self.job.logging_steps == 0:
+        if self.step <= epoch * len(steps):
+            self.steps.regrow()
+        for number, examples in enumerate(steps, 1):
+            at = epoch * len(steps) + number
+            if at < self.step:
+                continue  # made before the run was gone on with
+            if at > self.step:
+                self._run_step(epoch + number / len(steps), examples)
+                bar.update()
+                if self.step % self.job.logging_steps == 0:
+                    self._read_log(bar)
+            every = self.job.eval_steps
+            if self.step % every == 0 if every else number == len(steps):
                 self._read_log(bar)
-            last = number + 1 == len(steps)
-            due = self.job.eval_steps and self.step % self.job.eval_steps == 0
-            if due or (last and not self.job.eval_steps):
-                self._read_log(bar)
-                if self.lessons.dev and self._evaluate(epoch + 1):
+                if self.lessons.dev and self._evaluate(epoch + 1, bar):
                     return True
+            if self.checkpoints.due(self.step):
+                self._take_checkpoint(bar)
         self._read_log(bar)
         return False
 
@@ -256,6 +326,12 @@ class _Training:
 
     def _read_log(self, bar: "tqdm[NoReturn]") -> None:
         facts = self.log.read()
+        self.survival.record.progress(
+            self.step,
+            self.num_steps,
+            self.training_seconds / max(1, self.step),
+            None if self.dev.best is None else score_of(self.dev.best),
+        )
         if not facts:
             return
         if self.place.is_card:
@@ -266,10 +342,19 @@ class _Training:
             facts["F1"] = f"{score_of(self.dev.best):.3f}"
         bar.set_postfix(facts)
 
-    def _evaluate(self, epoch: int) -> bool:
+    def _evaluate(self, epoch: int, bar: "tqdm[NoReturn]") -> bool:
         """Score the dev data, keep the model if it is the best; True when patience is over."""
+        if self.dev.evaluations and self.dev.evaluations[-1]["step"] == self.step:
+            return self.dev.patience_is_over  # scored before the run was gone on with
         self.update.clear()  # gradients are of no use now, and scoring needs room
         predictor = Predictor(self.tagger, device=self.place.device, precision=self.place.precision)
+        forward = predictor.forward
+
+        def checked(batch: Batch) -> Tensor:
+            self.survival.stops.check()
+            return forward(batch)
+
+        predictor.forward = checked
         scores = self.dev.score(predictor, self.place.gauge)
         self.model.train()
         better = self.dev.add(scores, self.step, epoch)
@@ -281,6 +366,8 @@ class _Training:
                 epoch=epoch, step=self.step, scores=one_line(scores), mark=" *" if better else ""
             )
         )
+        if better and self.checkpoints.are_wanted:
+            self._take_checkpoint(bar)
         if self.dev.patience_is_over:
             self.say(
                 _("No better score in {count} evaluations: stopping early.").format(
@@ -308,6 +395,72 @@ class _Training:
                     "model in {folder} is untouched. Close other programs and run again."
                 ).format(step=self.step, reason=done.message, folder=self.folder.model)
             )
+
+    def _take_checkpoint(self, bar: "tqdm[NoReturn]", finished: bool = False) -> None:
+        self._read_log(bar)
+        self.folder.sync()
+        self.checkpoints.take(self._state(finished))
+
+    def _state(self, finished: bool = False) -> TrainState:
+        scale = self.steps.loss_scale
+        return TrainState(
+            step=self.step,
+            decay=self.decay,
+            loss_scale=None if scale is None else scale.scale,
+            good_steps=0 if scale is None else scale.good_steps,
+            micro_batch_tokens=self.steps.micro_batch_tokens,
+            evaluations=tuple(self.dev.evaluations),
+            best=self.dev.best,
+            best_step=self.dev.best_step,
+            without_gain=self.dev.without_gain,
+            texts=self.texts,
+            training_seconds=self.training_seconds,
+            oom_retries=self.log.oom_retries,
+            finished=finished,
+            identity=self.survival.identity,
+        )
+
+    def _resume(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint."""
+        restore(checkpoint, self.model, self.update)
+        state = TrainState.from_json(checkpoint.state)
+        self.step = self.monitor.step = state.step
+        self.decay, self.texts = state.decay, state.texts
+        self.training_seconds, self.log.oom_retries = state.training_seconds, state.oom_retries
+        self.dev.evaluations = [dict(each) for each in state.evaluations]
+        self.dev.best, self.dev.best_step = state.best, state.best_step
+        self.dev.without_gain = state.without_gain
+        # Smaller where memory had ended; what the user says now may be smaller still.
+        self.steps.micro_batch_tokens = min(self.steps.micro_batch_tokens, state.micro_batch_tokens)
+        if self.steps.loss_scale is not None and state.loss_scale is not None:
+            self.steps.loss_scale = LossScale(state.loss_scale, state.good_steps)
+        self.checkpoints.begin(self.step)
+        self.say(
+            _("Going on after step {step} of {all}.").format(step=self.step, all=self.num_steps)
+        )
+
+    def _interrupted(self) -> Interrupted:
+        """Save what there is, between two steps, and say how to go on."""
+        self.update.clear()  # of a step half done
+        self.log.read()
+        saved = None
+        if self.step:
+            self.folder.sync()
+            self.checkpoints.take(self._state())
+            saved = self.checkpoints.finish()
+        if saved == self.step:
+            message = _(
+                "Stopped after step {step} of {all}; everything is saved. The same command goes "
+                "on, or: bertfit train --resume {folder}"
+            )
+        else:
+            message = _(
+                "Stopped after step {step} of {all}, which is not saved. The same command goes on "
+                "from the newest checkpoint, or: bertfit train --resume {folder}"
+            )
+        return Interrupted(
+            message.format(step=self.step, all=self.num_steps, folder=self.folder.path)
+        )
 
     def _checkpoint_layers(self) -> bool:
         """Compute every layer's activations twice, so that one window needs a fraction of them."""

@@ -1,0 +1,222 @@
+"""What lets a training run end at any moment and go on later: checkpoints, and polite stops."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Self, overload
+
+from torch import nn
+
+from bertfit.engine.oom import Card, Done, attempt
+from bertfit.engine.optim import Update
+from bertfit.engine.step import StepResult
+from bertfit.errors import Interrupted
+from bertfit.jobs.checkpoints import Checkpoint, CheckpointStore
+from bertfit.jobs.resume import changed, refuse_changed
+from bertfit.jobs.run_status import RunRecord
+from bertfit.jobs.snapshots import Snapshots
+from bertfit.jobs.stopping import Stopped, StopSignals
+from bertfit.jobs.train_state import TrainState
+from bertfit.language import _
+from bertfit.types import Batch
+from bertfit.units import parse_interval
+
+# How often the folder is looked into for a word to stop: a look takes microseconds.
+LOOK_SECONDS = 0.5
+_Step = Callable[..., StepResult]
+
+
+@contextmanager
+def stop_at_once() -> Iterator[None]:
+    """Let SIGTERM end what the block prepares; nothing of it needs to be saved.
+
+    Raises:
+        Interrupted: the signal came.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise Stopped  # not Interrupted: loaders turn what they catch into errors of the model
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except Stopped:
+        raise Interrupted(
+            _("Stopped before the first step: nothing is lost. The same command begins again.")
+        ) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class StopRequests:
+    """A stop that was asked for: by a signal, by `bertfit stop`, or by a preemption file.
+
+    Args:
+        record: of the run; its folder is looked into.
+        preemption_file: a file that appears when the machine is about to be taken away.
+    """
+
+    def __init__(self, record: RunRecord, preemption_file: Path | None) -> None:
+        self._signals = StopSignals()
+        self._record, self._file = record, preemption_file
+        self._looked = 0.0
+
+    def check(self) -> None:
+        """Stop here, if a stop was asked for.
+
+        Raises:
+            Stopped: it was.
+        """
+        now = time.monotonic()
+        if now - self._looked > LOOK_SECONDS:
+            self._looked = now
+            if self._record.stop_is_asked() or (self._file is not None and self._file.exists()):
+                self._signals.asked = True
+        self._signals.check()
+
+    def between_micro_batches(self, step: _Step) -> _Step:
+        """Return the step, checking before every micro-batch: a stop leaves the step undone."""
+
+        def checked(
+            model: nn.Module, update: Update, batches: Sequence[Batch], **settings: object
+        ) -> StepResult:
+            return step(model, update, _Checked(batches, self.check), **settings)
+
+        return checked
+
+    def __enter__(self) -> Self:
+        self._signals.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._signals.__exit__(kind, error, trace)
+
+
+class _Checked(Sequence[Batch]):
+    """Micro-batches that ask before each of them whether to go on."""
+
+    def __init__(self, batches: Sequence[Batch], check: Callable[[], None]) -> None:
+        self._batches, self._check = batches, check
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    @overload
+    def __getitem__(self, index: int) -> Batch: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Batch]: ...
+
+    def __getitem__(self, index: int | slice) -> Batch | Sequence[Batch]:
+        return self._batches[index]
+
+    def __iter__(self) -> Iterator[Batch]:
+        for batch in self._batches:
+            self._check()
+            yield batch
+
+
+class Checkpoints:
+    """Saves a run at intervals.
+
+    Args:
+        store: where checkpoints go.
+        model: what is trained.
+        update: its optimizer.
+        save_every: as the user says it.
+        card: whose memory a copy may run out of.
+        say: told of saves that failed.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        model: nn.Module,
+        update: Update,
+        save_every: str,
+        card: Card,
+        say: Callable[[str], None],
+    ) -> None:
+        self._snapshots = Snapshots(store, model, update, say)
+        self._interval = parse_interval(save_every)
+        self._card, self._say = card, say
+        self._last_step, self._last_time = 0, time.monotonic()
+
+    @property
+    def are_wanted(self) -> bool:
+        """Whether the user wants any."""
+        return self._interval.steps is not None or self._interval.seconds is not None
+
+    def due(self, step: int) -> bool:
+        """Say whether the interval is over; not while the last one is still being written."""
+        if self._snapshots.busy:
+            return False
+        if self._interval.steps is not None:
+            return step - self._last_step >= self._interval.steps
+        if self._interval.seconds is not None:
+            return time.monotonic() - self._last_time >= self._interval.seconds
+        return False
+
+    def begin(self, step: int) -> None:
+        """Count the interval from here: the run begins, or was resumed."""
+        self._last_step, self._last_time = step, time.monotonic()
+
+    def take(self, state: TrainState) -> None:
+        """Copy the run and begin to write it."""
+        done = attempt(lambda: self._snapshots.take(state), self._card)
+        if not isinstance(done, Done):
+            self._say(
+                _(
+                    "Warning: no checkpoint of step {step}: there is no memory for a copy "
+                    "({reason}). Training goes on."
+                ).format(step=state.step, reason=done.message)
+            )
+        self.begin(state.step)
+
+    def finish(self) -> int | None:
+        """Wait until all is written; return the step of the newest that was, if any."""
+        self._snapshots.wait()
+        return self._snapshots.saved_step
+
+
+def find_checkpoint(
+    store: CheckpointStore,
+    identity: Mapping[str, str],
+    overwrite: bool,
+    say: Callable[[str], None],
+) -> Checkpoint | None:
+    """Return the newest whole checkpoint of a run; None where there is none to go on with.
+
+    Args:
+        store: of the run.
+        identity: what the run that is asked for depends on.
+        overwrite: take no checkpoint of another job, rather than refuse it.
+        say: told of damaged checkpoints.
+
+    Raises:
+        ConfigError: it is another job.
+    """
+    checkpoint, passed = store.load_newest()
+    for message in passed:
+        say(message)
+    if checkpoint is None:
+        if passed:
+            say(_("No whole checkpoint is left: the run begins anew."))
+        return None
+    names = changed(TrainState.from_json(checkpoint.state).identity, identity)
+    if names and overwrite:
+        return None
+    refuse_changed(store.folder.parent, names)
+    return checkpoint
