@@ -12,7 +12,11 @@ _HOMES = {
     "evaluate": "bertfit.api",
     "load": "bertfit.api",
     "load_encoder": "bertfit.api",
+    "estimate": "bertfit.api",
+    "capacity": "bertfit.api",
     "JobConfig": "bertfit.config",
+    "EstimateConfig": "bertfit.planning.request_config",
+    "MemoryEstimate": "bertfit.types",
     "Entity": "bertfit.types",
     "Example": "bertfit.types",
     "Scores": "bertfit.types",
@@ -22,9 +26,13 @@ _HOMES = {
 __all__ = [
     "BertfitError",
     "Entity",
+    "EstimateConfig",
     "Example",
     "JobConfig",
+    "MemoryEstimate",
     "Scores",
+    "capacity",
+    "estimate",
     "evaluate",
     "load",
     "load_encoder",
@@ -32,10 +40,11 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from bertfit.api import evaluate, load, load_encoder, train
+    from bertfit.api import capacity, estimate, evaluate, load, load_encoder, train
     from bertfit.config import JobConfig
     from bertfit.errors import BertfitError
-    from bertfit.types import Entity, Example, Scores
+    from bertfit.planning.request_config import EstimateConfig
+    from bertfit.types import Entity, Example, MemoryEstimate, Scores
 
 
 def __getattr__(name: str) -> object:

@@ -11,13 +11,22 @@ from bertfit.jobs.evaluate import EvaluateReport
 from bertfit.jobs.evaluate import evaluate as _evaluate
 from bertfit.jobs.predict import Predictor, load
 from bertfit.jobs.train import TrainReport, train
+from bertfit.planning.capacity import Capacity, capacity
+from bertfit.planning.request import estimate as _estimate
+from bertfit.planning.request_config import EstimateConfig
+from bertfit.types import MemoryEstimate
 
 __all__ = [
+    "Capacity",
     "Embedder",
+    "EstimateConfig",
     "EvaluateReport",
     "JobConfig",
+    "MemoryEstimate",
     "Predictor",
     "TrainReport",
+    "capacity",
+    "estimate",
     "evaluate",
     "load",
     "load_encoder",
@@ -62,3 +71,16 @@ def evaluate(
         say=say,
         on_mistake=on_mistake,
     )
+
+
+def estimate(asked: EstimateConfig) -> MemoryEstimate:
+    """Say what a job needs on a card, before it runs; reads no weights and needs no card.
+
+    Args:
+        asked: model, card, sizes and levers.
+
+    Raises:
+        ModelError: the model is not known, or cannot be used.
+        ConfigError: the card is not known, or sizes that make no sense.
+    """
+    return _estimate(asked)[0]

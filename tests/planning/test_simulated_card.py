@@ -73,7 +73,9 @@ def test_every_step_leaves_as_much_as_the_one_before(model: nn.Module) -> None:
 def test_a_step_that_does_not_fit_gives_everything_back(model: nn.Module) -> None:
     card = card_for(model, CONTEXT + 24 * MIB)
     held = card.allocator.allocated_bytes
-    with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 2 MiB.*\(simulated\).* in forward of bert"):
+    with pytest.raises(
+        torch.OutOfMemoryError, match=r"Tried to allocate 2 MiB.*\(simulated\).* in forward of bert"
+    ):
         count(card, batches([60] * 300, 100_000))
     card.free_cached()
     # The two workspaces of cuBLAS (8 MiB each) are there from the first attempt on.

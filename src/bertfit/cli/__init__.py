@@ -21,6 +21,7 @@ COMMANDS = {
     "embed": N_("Turn texts, tokens or entities into vectors."),
     "data": N_("Check, count and convert labelled files."),
     "estimate": N_("Say what a job needs on a card, before it runs."),
+    "capacity": N_("Find the largest batch that a card holds."),
     "doctor": N_("Say what this machine can do and what is in the way."),
     "demo": N_("Train, score and use a small tagger on built-in data."),
 }

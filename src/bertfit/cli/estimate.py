@@ -42,18 +42,11 @@ def _estimate(
         )
         return 0 if fits else 3
     from rich.console import Console
-    from rich.table import Table
+
+    from bertfit.cli.memory_tables import print_effects, print_parts
 
     console = Console(highlight=False)
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="bold")
-    table.add_column(justify="right")
-    table.add_column(justify="right", style="dim")
-    table.add_column(style="dim")
-    for part in explain(found):
-        bar = "█" * round(12 * max(part.share, 0))
-        table.add_row(part.name, format_bytes(part.size_bytes), bar, part.meaning)
-    console.print(table)
+    print_parts(explain(found), "")
     verdict = _("fits") if fits else _("does not fit")
     console.print(
         _(
@@ -70,9 +63,8 @@ def _estimate(
         ),
         style="green" if fits else "red",
     )
-    for effect in effects:
-        sign = "+" if effect.difference_bytes > 0 else "-"
-        console.print(f"  {sign}{format_bytes(abs(effect.difference_bytes)):>9}  {effect.change}")
+    if effects:
+        print_effects(effects)
     return 0 if fits else 3
 
 

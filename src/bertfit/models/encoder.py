@@ -46,7 +46,7 @@ class LoadedTokenizer:
     unk_id: int
 
 
-def find_model(name: str) -> Path:
+def find_model(name: str | Path) -> Path:
     """Return the folder of a model given as run folder, model folder or hub id.
 
     A folder on disk touches no network. A hub id is taken from the local cache if it is whole
@@ -55,6 +55,7 @@ def find_model(name: str) -> Path:
     Raises:
         ModelError: no such folder, not a model folder, or the hub cannot be reached.
     """
+    name = str(name)
     path = Path(name)
     if path.is_dir():
         inside = path / "model"
