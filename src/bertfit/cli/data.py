@@ -15,7 +15,7 @@ from bertfit.data.formats import SHOWN, ProblemLog, ReadOptions, read, task_of, 
 from bertfit.data.stats import Counts, total
 from bertfit.errors import ConfigError
 from bertfit.language import _
-from bertfit.types import Example, Problem
+from bertfit.types import Example, Problem, Split
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -82,14 +82,31 @@ def _progress(quiet: bool) -> Callable[[Iterable[Example]], Iterable[Example]]:
 
 
 def _check(
-    fields: dict[str, Any], files: _Files, as_json: _Json = False, quiet: _Quiet = False
+    fields: dict[str, Any],
+    files: _Files,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            "--split", help=_("words or characters: what a tagger would tag [by the text]")
+        ),
+    ] = None,
+    as_json: _Json = False,
+    quiet: _Quiet = False,
 ) -> int:
-    report = check_files(files, _options(fields), _progress(quiet))
+    if split not in (None, "words", "characters"):
+        raise ConfigError(
+            _("--{name} '{value}': use one of {allowed}.").format(
+                name="split", value=split, allowed="words, characters"
+            )
+        )
+    wanted: Split | None = "words" if split == "words" else "characters" if split else None
+    report = check_files(files, _options(fields), _progress(quiet), wanted)
     if as_json:
         print_json(_document(report))
     else:
         for file in report.files:
             print(_file_line(file))
+            _print_reach(file, report.split)
         _print_problems(report.problems, print)
         if not report.problems.by_kind:
             print(_("Nothing found."))
@@ -162,10 +179,39 @@ def _document(report: DataReport) -> dict[str, object]:
     return {
         **_count_fields(counts),
         "files": [
-            {"file": file.path, "format": file.format, **_count_fields(file.counts)}
+            {
+                "file": file.path,
+                "format": file.format,
+                **_count_fields(file.counts),
+                **_reach_fields(file, report.split),
+            }
             for file in report.files
         ],
         **_problem_fields(report.problems),
+    }
+
+
+def _print_reach(file: FileReport, split: str | None) -> None:
+    reach = file.reach
+    if reach is None or reach.reachable == reach.entities:
+        return
+    print(
+        "  "
+        + _(
+            "Tagged by {split}, {reachable} of {entities} entities can be reached: F1 {f1:.4f} at "
+            "best."
+        ).format(split=split, reachable=reach.reachable, entities=reach.entities, f1=reach.best_f1)
+    )
+
+
+def _reach_fields(file: FileReport, split: str | None) -> dict[str, object]:
+    if file.reach is None:
+        return {}
+    return {
+        "split": split,
+        "reachable": file.reach.reachable,
+        "records_not_reached": file.reach.records,
+        "best_f1": file.reach.best_f1,
     }
 
 

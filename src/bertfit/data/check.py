@@ -5,16 +5,17 @@ Knows nothing of formats beyond `read`: what is checked here is the same for eac
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 from bertfit.data.duplicates import SIMILAR, TextIndex, similarity, triples
-from bertfit.data.formats import ProblemLog, ReadOptions, read, sniff
-from bertfit.data.gold import flat
+from bertfit.data.formats import ProblemLog, ReadOptions, read, sniff, task_of
+from bertfit.data.gold import Reach, Representable, flat
+from bertfit.data.segments import choose_split
 from bertfit.data.stats import Counts, counted
 from bertfit.language import _
-from bertfit.types import Entity, Example, Problem
+from bertfit.types import Entity, Example, Problem, Split
 
 Watch = Callable[[Iterable[Example]], Iterable[Example]]
 # An export whose lists are mostly empty was not looked through to its end.
@@ -24,11 +25,12 @@ _EXPORTS = ("jsonl", "json")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileReport:
-    """What one file holds."""
+    """What one file holds; `reach` is what a perfect tagger could get right, where it was asked."""
 
     path: str
     format: str
     counts: Counts
+    reach: Representable | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,7 @@ class DataReport:
 
     files: tuple[FileReport, ...]
     problems: ProblemLog
+    split: Split | None = None
 
 
 def count_files(
@@ -63,7 +66,10 @@ def count_files(
 
 
 def check_files(
-    paths: Sequence[str | Path], options: ReadOptions, watch: Watch = iter
+    paths: Sequence[str | Path],
+    options: ReadOptions,
+    watch: Watch = iter,
+    split: Split | None = None,
 ) -> DataReport:
     """Check files, each for itself and against the others.
 
@@ -71,24 +77,28 @@ def check_files(
         paths: The files, such as train, dev and test of one data set.
         options: How to read them; faulty records are kept whatever it says.
         watch: Passes the examples on, and may show progress.
+        split: What a tagger would tag; None chooses by the first file, as training does.
 
     Raises:
         DataError: a file cannot be read at all.
     """
     log = ProblemLog()
+    split = split or _chosen_split(paths[0], options)
     index = TextIndex(near=len(paths) > 1)
     labels: dict[str, tuple[Problem, int]] = {}
     reports = []
     for number, path in enumerate(paths):
         report, examples = _open(path, options, log)
+        reach = Reach(split, lambda problem: _add_edge(problem, log))
         for example in watch(examples):
             for problem in _record_problems(example):
                 log.add(problem)
+            reach.add(example)
             _note_labels(example, labels)
             line = example.source.line if example.source else 0
             index.add(example.text, _annotation_hash(example), number, line)
         _note_untouched(report, log)
-        reports.append(report)
+        reports.append(replace(report, reach=reach.result()))
     names = [report.path for report in reports]
     for problem in _label_problems(labels):
         log.add(problem)
@@ -96,7 +106,18 @@ def check_files(
         log.add(problem)
     for problem in _near_texts(index, names, paths, options):
         log.add(problem)
-    return DataReport(files=tuple(reports), problems=log)
+    return DataReport(files=tuple(reports), problems=log, split=split)
+
+
+def _chosen_split(path: str | Path, options: ReadOptions) -> Split:
+    keeping = _keeping(options)
+    return choose_split(read(path, keeping, ProblemLog()), task_of(path, keeping))
+
+
+def _add_edge(problem: Problem, log: ProblemLog) -> None:
+    """Pass on what only the split can tell; nested spans and spaces are reported as such."""
+    if problem.kind == "edge-inside-unit":
+        log.add(problem)
 
 
 def _open(

@@ -155,26 +155,44 @@ def representable(
         split: How the texts are cut.
         on_problem: Told every entity that cannot be reached, with its record.
     """
-    counts = {"overlapping-entities": 0, "edge-inside-unit": 0, "edge-at-space": 0}
-    entities = records = 0
+    reach = Reach(split, on_problem)
     for example in examples:
+        reach.add(example)
+    return reach.result()
+
+
+class Reach:
+    """Counts, one example after the other, what a perfect tagger could reach."""
+
+    def __init__(self, split: Split, on_problem: Callable[[Problem], None] | None = None) -> None:
+        self.split = split
+        self._on_problem = on_problem
+        self._counts = {"overlapping-entities": 0, "edge-inside-unit": 0, "edge-at-space": 0}
+        self._entities = self._records = 0
+
+    def add(self, example: Example) -> None:
+        """Count one example; one without annotation counts nothing."""
         if not example.entities:
-            continue
-        entities += len(example.entities)
-        units = units_of(example, split)
+            return
+        self._entities += len(example.entities)
+        units = units_of(example, self.split)
         starts = [start for start, _end in units]
         ends = [end for _start, end in units]
         found = _unreachable(example, starts, ends)
-        records += bool(found)
+        self._records += bool(found)
         for kind, entity in found:
-            counts[kind] += 1
-            if on_problem is not None:
-                on_problem(_problem(example, kind, entity))
-    return Representable(
-        entities=entities,
-        reachable=entities - sum(counts.values()),
-        overlapping=counts["overlapping-entities"],
-        edge_inside_unit=counts["edge-inside-unit"],
-        edge_at_space=counts["edge-at-space"],
-        records=records,
-    )
+            self._counts[kind] += 1
+            if self._on_problem is not None:
+                self._on_problem(_problem(example, kind, entity))
+
+    def result(self) -> Representable:
+        """Return the counts so far."""
+        counts = self._counts
+        return Representable(
+            entities=self._entities,
+            reachable=self._entities - sum(counts.values()),
+            overlapping=counts["overlapping-entities"],
+            edge_inside_unit=counts["edge-inside-unit"],
+            edge_at_space=counts["edge-at-space"],
+            records=self._records,
+        )

@@ -155,3 +155,21 @@ def test_convert_counts_in_and_out(tmp_path: Path, capsys: pytest.CaptureFixture
     arguments = ["--to", "brat", "--json", "--scheme", "bio"]
     assert main(["data", "convert", str(target), str(tmp_path / "brat"), *arguments]) == 0
     assert json.loads(capsys.readouterr().out)["records"] == 1
+
+
+def test_what_a_tagger_cannot_reach_is_listed_with_the_best_f1(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    # "Google" inside "Googles" cannot be reached by words; "Oslo" can, twice.
+    path.write_text(
+        '{"text": "Googles in Oslo", "label": [[0, 6, "ORG"], [11, 15, "LOC"]]}\n'
+        '{"text": "to Oslo", "label": [[3, 7, "LOC"]]}\n',
+        encoding="utf-8",
+    )
+    by_words = check_files([path], ReadOptions(), split="words")
+    reach = by_words.files[0].reach
+    assert reach is not None and (reach.entities, reach.reachable, reach.records) == (3, 2, 1)
+    assert reach.best_f1 == pytest.approx(2 * 2 / (2 + 3))
+    found = [p for p in by_words.problems.problems if p.kind == "edge-inside-unit"]
+    assert [(p.line, "Google" in p.message) for p in found] == [(1, True)]
+    by_characters = check_files([path], ReadOptions(), split="characters").files[0].reach
+    assert by_characters is not None and by_characters.best_f1 == 1.0
