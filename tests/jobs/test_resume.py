@@ -147,7 +147,7 @@ def test_a_run_killed_again_and_again_ends_bit_equal(
     data: Path, calm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = job(data, tmp_path / "run")
-    for __ in range(4):
+    for __ in range(3):
         killed_run(monkeypatch, asked, 4)
     assert same(calm, run(asked).output_dir)
 

@@ -31,6 +31,7 @@ _STRING = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"", re.DOTALL)
 
 def find_delimiter(first_line: str) -> str | None:
     """Return the delimiter if the line is the header of a table of texts, else None."""
+    csv.field_size_limit(MAX_LINE_BYTES)  # else a long first line is an error
     for delimiter in DELIMITERS:
         names = {
             name.strip().lower() for name in next(csv.reader([first_line], delimiter=delimiter), [])
@@ -191,11 +192,14 @@ def _batch_rows(path: Path, batches: Iterator[Any]) -> Iterator[Row]:
     number = 0
     try:
         for batch in batches:
+            # pyarrow believes the offsets of a file, and a damaged one crashes the process.
+            batch.validate(full=True)
             for start in range(0, batch.num_rows, _BATCH_ROWS):
                 for row in batch.slice(start, _BATCH_ROWS).to_pylist():
                     number += 1
                     yield number, _without_nulls(row), None
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
+        # The last two: text that is not UTF-8, and dates beyond the year 9999.
         raise _damaged(path, error) from error
 
 
@@ -218,7 +222,9 @@ def class_names(metadata: Mapping[bytes, bytes] | None) -> ClassNames:
         return {}
     try:
         features = json.loads(raw)["info"]["features"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    if not isinstance(features, dict):
         return {}
     return {key: names for key, value in features.items() if (names := _names(value))}
 
@@ -250,13 +256,13 @@ def saved_files(folder: Path) -> list[Path] | None:
         files = [
             folder / each["filename"] for each in json.loads(state.read_bytes())["_data_files"]
         ]
-    except (ValueError, KeyError, TypeError, OSError) as error:
+    except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
         raise _damaged(state, error) from error
     missing = [str(each) for each in files if not each.is_file()]
-    if missing:
+    if missing or not files:
         raise DataError(
             _("{path} names files that are not there: {files}.").format(
-                path=state, files=", ".join(missing)
+                path=state, files=", ".join(missing) or "-"
             )
         )
     return files
