@@ -225,11 +225,11 @@ _CHANGES: dict[str, Change] = {
     "reversed": lambda c, r: c[::-1],
     "random-bytes": lambda c, r: r.randbytes(3000),
     "random-ascii": lambda c, r: bytes(r.randrange(32, 127) for __ in range(3000)),
-    "gzip-cut": lambda c, r: gzip.compress(c)[:-9],
-    "gzip-flipped": lambda c, r: _flip(gzip.compress(c), r),
-    "gzip-twice": lambda c, r: gzip.compress(gzip.compress(c)),
-    "gzip-of-nothing": lambda c, r: gzip.compress(b""),
-    "gzip-and-rubbish": lambda c, r: gzip.compress(c) + b"rubbish",
+    "gzip-cut": lambda c, r: gzip.compress(c, mtime=0)[:-9],
+    "gzip-flipped": lambda c, r: _flip(gzip.compress(c, mtime=0), r),
+    "gzip-twice": lambda c, r: gzip.compress(gzip.compress(c, mtime=0), mtime=0),
+    "gzip-of-nothing": lambda c, r: gzip.compress(b"", mtime=0),
+    "gzip-and-rubbish": lambda c, r: gzip.compress(c, mtime=0) + b"rubbish",
     "tabs-to-spaces": lambda c, r: c.replace(b"\t", b" "),
     "spaces-to-ideographic": lambda c, r: c.replace(b" ", "\u3000".encode()),
     "line-separators": lambda c, r: c.replace(b"\n", "\u2028".encode()),
@@ -502,7 +502,7 @@ def _large_cases() -> Iterator[Hostile]:
     good = _RECORD.format(i=1).encode()
     long_text = b"Anna " * (2 << 20)
     bomb = io.BytesIO()
-    with gzip.GzipFile(fileobj=bomb, mode="wb", compresslevel=9) as packed:
+    with gzip.GzipFile(fileobj=bomb, mode="wb", compresslevel=9, mtime=0) as packed:
         zeros = b"a" * (1 << 20)
         for __ in range(512):
             packed.write(zeros)
