@@ -21,6 +21,9 @@ SMALL = [case for case in CASES if not case.large]
 LARGE = [case for case in CASES if case.large]
 READERS = [name for name in FORMATS if name != "hub"]
 MOST_SECONDS = 5.0
+# Ten megabytes in one line and a million sentences are work, at a rate, and no hang: the slowest
+# took 10 s on a busy machine.
+MOST_SECONDS_LARGE = 20.0
 MOST_BYTES = 1 << 30
 
 
@@ -60,13 +63,13 @@ def attack(case: Hostile, folder: Path, reader: str | None, on_error: OnError) -
     log, count, refusal = ProblemLog(), 0, None
     before = peak_bytes(reset=True)
     try:
-        with time_limit(MOST_SECONDS):
+        with time_limit(MOST_SECONDS_LARGE if case.large else MOST_SECONDS):
             for __ in read(path, ReadOptions(format=reader, on_error=on_error), log):
                 count += 1
     except BertfitError as error:
         refusal = str(error)
     except Hanging:
-        return f"longer than {MOST_SECONDS} s"
+        return "too slow"
     except Exception as error:  # noqa: BLE001
         return f"{type(error).__name__}: {error}"
     if peak_bytes() - before > MOST_BYTES:
