@@ -308,7 +308,7 @@ def test_changed_data_and_labels_are_refused_by_name(
     asked = job(mine, tmp_path / "run")
     killed_run(monkeypatch, asked, 5)
     mine.write_text(data.read_text().replace('"PER"', '"HUM"', 1))
-    with pytest.raises(ConfigError, match=r"the data, the labels.* changed"):
+    with pytest.raises(ConfigError, match=r"the labels, the data.* changed"):
         run(asked)
     mine.write_text(data.read_text().replace("Anna", "Otto"))
     with pytest.raises(ConfigError, match="the data"):
