@@ -29,7 +29,7 @@ test: $(READY)
 
 # The long forms as well, with real weights where the script that makes them is at hand.
 test-all: $(READY) $(TEST_MODELS)
-	BERTFIT_TEST_MODELS=$(abspath $(TEST_MODELS)) $(BIN)/python -m pytest -m "not gpu"
+	BERTFIT_EXAMPLES=new BERTFIT_TEST_MODELS=$(abspath $(TEST_MODELS)) $(BIN)/python -m pytest -m "not gpu"
 
 $(TEST_MODELS): $(READY)
 	mkdir -p $@

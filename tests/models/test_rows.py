@@ -43,7 +43,7 @@ def test_rows_give_the_weights_of_the_whole_table(model_type: str) -> None:
     assert dense.keys() == compact.keys()
     for name, parameter in dense.items():
         # Five updates of 1e-3 at most; sums in another order decide the last bits of each.
-        assert float((parameter - compact[name]).abs().max()) < STEPS * RATE * 0.01, name
+        assert float((parameter - compact[name]).detach().abs().max()) < STEPS * RATE * 0.01, name
 
 
 def test_a_piece_that_was_not_kept_is_noticed() -> None:
