@@ -3,6 +3,7 @@
 The graph is made in memory from the loaded model; nothing is written.
 """
 
+import warnings
 from importlib.util import find_spec
 
 import numpy as np
@@ -53,7 +54,9 @@ def openvino_tagger(model: nn.Module, precision: Precision) -> Forward:
         "input_ids": torch.ones((2, 16), dtype=torch.int64),
         "attention_mask": torch.ones((2, 16), dtype=torch.int64),
     }
-    with torch.inference_mode():
+    with torch.inference_mode(), warnings.catch_warnings():
+        # What tracing cannot see of transformers' branches is the same for every shape here.
+        warnings.simplefilter("ignore")
         graph = openvino.convert_model(
             _Logits(model).eval(),
             example_input=example,
