@@ -41,6 +41,7 @@ bench: $(READY) $(TEST_MODELS)
 	$(BIN)/python benchmarks/train_vs_trainer.py speed --model $(TEST_MODELS)/e5 --data ../shared/data/cluener
 	$(BIN)/python benchmarks/train_vs_trainer.py f1 --model $(TEST_MODELS)/e5 --data ../shared/data/cluener --sentences 2000
 	$(BIN)/python benchmarks/memory_truth.py
+	$(BIN)/python benchmarks/chaos.py --kills 50 --signals 20
 
 lint: $(READY)
 	$(BIN)/ruff check .
