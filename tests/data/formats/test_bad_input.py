@@ -179,7 +179,7 @@ def test_a_large_file_streams_in_little_memory(tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
     with path.open("w") as file:
         for number in range(200_000):
-            record = {"text": f"{number} " + "word " * 190, "label": [[0, 1, "X"]]}
+            record = {"text": f"{number} " + "word " * 200, "label": [[0, 1, "X"]]}
             file.write(json.dumps(record) + "\n")
     assert path.stat().st_size > 190 << 20
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -175,3 +175,25 @@ def test_a_bracket_at_the_beginning_is_no_json(tmp_path: Path) -> None:
     path = tmp_path / "data.txt"
     path.write_text("[ O\n{ O\nBerlin B-LOC\n] O\n")
     assert sniff(path) == "columns"
+
+
+@pytest.mark.parametrize("rest", [" ", " _ _ "])
+def test_a_comment_with_as_many_cells_as_a_row_is_still_a_comment(
+    tmp_path: Path, rest: str
+) -> None:
+    # MultiCoNER writes "# id <id>\tdomain=<name>" over sentences of four columns.
+    comment = "# next" if rest == " " else "# id 5239d808\tdomain=train"
+    lines = [comment, f"Ada{rest}B-PER", f"lives{rest}O", "", comment, f"Bonn{rest}B-LOC", ""]
+    examples = read_text(tmp_path, "\n".join(lines))
+    assert [found(example) for example in examples] == [[("Ada", "PER")], [("Bonn", "LOC")]]
+
+
+@pytest.mark.parametrize("header", ["", "Word,Tag"])
+@pytest.mark.parametrize("blank", ["", ",", '"",""'])
+def test_empty_cells_of_a_spreadsheet_end_a_sentence(
+    tmp_path: Path, header: str, blank: str
+) -> None:
+    lines = [*([header] if header else []), "Ada,B-PER", "lives,O", ",,O", blank, "Bonn,B-LOC", ""]
+    examples = read_text(tmp_path, "\n".join(lines))
+    assert [found(example) for example in examples] == [[("Ada", "PER")], [("Bonn", "LOC")]]
+    assert examples[0].text == "Ada lives ,"

@@ -236,3 +236,60 @@ def test_label_studio_minimal_reads(tmp_path: Path) -> None:
     record = {"text": "😀 Ada", "id": 1, "label": [span], "annotator": 2, "lead_time": 1.5}
     (example,) = read(write_tasks(tmp_path, record))
     assert found(example) == [("Ada", "PER")]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"tokens": TEXT.split()},
+        {"words": TEXT.split()},
+        {"tokens": []},
+        {"tokens": TEXT.split(), "token_ids": [7, 8, 9, 10]},
+    ],
+)
+def test_spans_of_a_text_are_read_although_its_words_stand_beside_them(
+    tmp_path: Path, words: dict[str, Any]
+) -> None:
+    record = {"text": TEXT, **words, "entities": [{"start": 0, "end": 3, "label": "PER"}, BONN]}
+    (example,) = read_records(tmp_path, record)
+    assert example.text == TEXT
+    assert found(example) == [("Ada", "PER"), ("Bonn", "LOC")]
+
+
+def test_tags_beside_a_text_with_spans_are_read_as_tags(tmp_path: Path) -> None:
+    record = {"text": TEXT, "tokens": ["Ada", "lives"], "ner_tags": ["B-PER", "O"], "spans": [BONN]}
+    (example,) = read_records(tmp_path, record)
+    assert found(example) == [("Ada", "PER")]
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [
+        {"entities": [{"type": "PER", "start": 0, "end": 1}]},
+        {"ner": [{"index": [0], "type": "PER"}]},
+        {"ner": [[0, 0, "PER"]]},
+    ],
+)
+def test_spans_that_count_words_are_refused_and_not_forgotten(
+    tmp_path: Path, spans: dict[str, Any]
+) -> None:
+    with pytest.raises(DataError, match=r":1: words with spans in '.*such spans count words"):
+        read_records(tmp_path, {"tokens": TEXT.split(), **spans})
+
+
+def test_byte_offsets_without_a_surface_are_refused_with_the_way_to_say_it(tmp_path: Path) -> None:
+    record = {"text": "我在北京和天津", "label": [[6, 12, "LOC"], [15, 21, "LOC"]]}
+    with pytest.raises(DataError, match="--offsets bytes"):
+        read_records(tmp_path, record)
+    (example,) = read_records(tmp_path, record, offsets="bytes")
+    assert found(example) == [("北京", "LOC"), ("天津", "LOC")]
+
+
+def test_label_studio_s_small_export_may_call_the_text_anything(tmp_path: Path) -> None:
+    about = {"id": 1, "annotator": "a@example.com", "created_at": "2024-01-01T00:00:00Z"}
+    spans = [{"start": 0, "end": 3, "text": "Ada", "labels": ["PER"]}]
+    untouched, annotated = read_records(
+        tmp_path, {"review": TEXT, **about}, {"review": TEXT, "ner": spans, **about}
+    )
+    assert untouched.entities is None
+    assert found(annotated) == [("Ada", "PER")]

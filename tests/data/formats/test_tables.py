@@ -181,3 +181,10 @@ def test_a_format_that_does_not_exist_is_refused_with_those_that_do(tmp_path: Pa
         DataError, match=r"no format 'conll2003'. Choose one of jsonl, json, columns"
     ):
         read(tmp_path / "a.txt", ReadOptions(format="conll2003"))
+
+
+def test_a_quote_without_end_in_the_first_row_is_refused_and_not_taken_for_text(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(DataError, match=":2: not valid CSV"):
+        read_csv(tmp_path, 'text,label\n"Ada lives,[]\nBonn,[]\n')

@@ -80,6 +80,15 @@ class ColumnLayout:
                 return line.rsplit(self.separator, self.num_columns - 1)  # the word holds it
         return [found[0], *(each.strip(WHITE) for each in found[1:])]
 
+    def is_blank(self, line: str) -> bool:
+        """Say whether a line ends a sentence: it holds nothing, or a spreadsheet's empty cells."""
+        if not line.strip(WHITE):
+            return True
+        if self.separator not in (",", ";", "|"):
+            return False
+        cells = line.split(self.separator)
+        return len(cells) == self.num_columns and set(cells) <= {"", '""'}
+
     def is_comment(self, line: str, fields: Sequence[str]) -> bool:
         """Say whether a line that begins with `#` is a remark and not a word."""
         if not line.startswith("#"):
@@ -145,7 +154,10 @@ def _shape(rows: Sequence[str], options: ReadOptions, named: bool) -> tuple[str,
             continue
         if separator in ("", "\t") or named or options.separator is not None:
             return separator, number
-        if sum(is_tag(row.rpartition(separator)[2].strip()) for row in rows) > 0.9 * len(rows):
+        filled = [row for row in rows if row.strip(f'{WHITE}{separator}"')]
+        if filled and _is_header(filled[0].split(separator)):
+            filled = filled[1:]
+        if sum(is_tag(row.rpartition(separator)[2].strip()) for row in filled) > 0.9 * len(filled):
             # A comma can be the word itself: the smallest count is the true one.
             return separator, min(each for each, seen in counts.items() if seen * 20 >= len(rows))
     return ("", 1) if _is_word_list(rows) or named else None
@@ -163,14 +175,19 @@ def _sentences(lines: Sequence[str], draft: ColumnLayout) -> list[list[list[str]
     """Cut the lines into sentences of rows that have the right number of columns."""
     sentences: list[list[list[str]]] = [[]]
     for line in lines:
-        if not line.strip(WHITE) or line.startswith(DOCUMENT_MARK):
+        if draft.is_blank(line) or line.startswith(DOCUMENT_MARK):
             if sentences[-1]:
                 sentences.append([])
             continue
         fields = draft.fields(line.rstrip("\r"))
-        if len(fields) == draft.num_columns:
+        if len(fields) == draft.num_columns and not _is_remark(fields):
             sentences[-1].append(fields)
     return [sentence for sentence in sentences if sentence]
+
+
+def _is_remark(fields: Sequence[str]) -> bool:
+    """Say whether a line such as `# id 7` only happens to have as many cells as the rows."""
+    return fields[0] == "#" and len(fields) > 1 and not any(is_tag(cell) for cell in fields[1:])
 
 
 def _columns(
@@ -231,10 +248,13 @@ def _header(lines: Sequence[str], first: Sequence[str], options: ReadOptions) ->
     for line in lines[:1]:
         if line.startswith("# global.columns ="):
             return line.partition("=")[2].split()
-    names = [field.strip().lower() for field in first]
-    if len(names) > 1 and set(names) <= _HEADER_NAMES:
+    if _is_header(first):
         return list(first)
     return list(first) if options.tag_column in first else None
+
+
+def _is_header(cells: Sequence[str]) -> bool:
+    return len(cells) > 1 and {cell.strip().lower() for cell in cells} <= _HEADER_NAMES
 
 
 def _word_column(sentences: Sequence[Sequence[Sequence[str]]], header: list[str] | None) -> int:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 
 from bertfit.data.formats.column_layout import (
     DOCUMENT_MARK,
-    WHITE,
     ColumnLayout,
     glued,
     split_index,
@@ -58,7 +57,7 @@ def read_columns(file: TextFile, layout: ColumnLayout, intake: Intake) -> Iterat
                 continue
         if line is None:
             sentence.broken = True
-        elif not line.strip(WHITE) or line.startswith(DOCUMENT_MARK):
+        elif layout.is_blank(line) or line.startswith(DOCUMENT_MARK):
             if sentence.num_rows or sentence.broken:
                 yield from _finish(sentence, layout, intake)
                 sentence = _Sentence(layout)

@@ -346,10 +346,10 @@ def _csv(file: TextFile, lines: list[str], options: ReadOptions) -> Recognised |
 
 def _holds_records(file: TextFile, delimiter: str) -> bool:
     """Say whether a row holds a whole text, and not one word of it with its tag."""
-    rows = (
-        row for _line, row, _fault in csv_rows(file, delimiter, ProblemLog()) if row is not None
-    )
-    first = list(islice(rows, 50))
+    rows = list(islice(csv_rows(file, delimiter, ProblemLog()), 50))
+    first = [row for _line, row, _fault in rows if row is not None]
+    if rows and not first:
+        return True  # not one good row under a header of texts: let the reader say why
     if any(isinstance(value, list | dict) for row in first for value in row.values()):
         return True
     tagged = any(

@@ -27,12 +27,14 @@ from bertfit.data.formats.offsets import (
 )
 from bertfit.data.formats.options import OffsetUnit
 from bertfit.data.formats.span_records import (
+    SPAN_KEYS,
     TAG_KEYS,
     TOKEN_KEYS,
     SpanRecord,
     describe,
     find_spans,
     find_text,
+    holds_spans,
     span_record,
 )
 from bertfit.data.formats.tagged import TagReading, tag_reading, tagged_example
@@ -339,7 +341,21 @@ def _convention(
                 )
             )
         return proved or order[0]
+    if unit is None and order[0] == CONVENTIONS[0] and _fits_bytes_only(record.text, spans):
+        message = _(
+            "spans lie outside the text, but all lie in it if they count UTF-8 bytes. If they do, "
+            "say so: --offsets bytes."
+        )
+        faults.append(intake.problem(line, "unknown-offsets", message))
     return order[0]
+
+
+def _fits_bytes_only(text: str, spans: Sequence[StoredSpan]) -> bool:
+    """Say whether most spans are beyond the text in code points, and none is in UTF-8 bytes."""
+    if text.isascii() or sum(span.end > len(text) for span in spans) * 2 < len(spans) or not spans:
+        return False
+    cut = cutter(text, CONVENTIONS[2])
+    return all(cut(span.start, span.end) for span in spans)
 
 
 def _said_unit(extra: Mapping[str, Any]) -> OffsetUnit | None:
@@ -391,9 +407,39 @@ def _is_words(value: Any) -> bool:
 
 
 def _tokens_key(record: Mapping[str, Any]) -> str | None:
+    """Return the key of the words, unless a text with spans stands beside them, and no tags."""
     for key in TOKEN_KEYS:
         value = record.get(key)
         if _is_words(value) or (value == [] and key in ("tokens", "words")):
+            return None if _is_text_beside(record, key) else key
+    return None
+
+
+def _is_text_beside(record: Mapping[str, Any], tokens_key: str) -> bool:
+    words = record[tokens_key]
+    text_key = find_text(record)
+    if text_key is None or not record[text_key]:
+        return False
+    if not words:
+        return True
+    return any(holds_spans(record.get(key)) for key in SPAN_KEYS) and not any(
+        isinstance(tags, list)
+        and len(tags) == len(words)
+        and all(
+            isinstance(tag, str | int)
+            and (key in TAG_KEYS or (isinstance(tag, str) and is_tag(tag)))
+            for tag in tags
+        )
+        for key, tags in record.items()
+        if key != tokens_key
+    )
+
+
+def _word_spans_key(record: Mapping[str, Any]) -> str | None:
+    """Return the key of spans beside words that have neither tags nor a text."""
+    for key in SPAN_KEYS:
+        value = record.get(key)
+        if isinstance(value, list) and value and isinstance(value[0], dict | list):
             return key
     return None
 
@@ -461,6 +507,13 @@ def _word_example(
     elif tags is not None and len(tags) != len(words):
         message = _("{words} words, but {tags} tags.").format(words=len(words), tags=len(tags))
         faults.append(intake.problem(line, "length-mismatch", message))
+    spans_key = _word_spans_key(record) if tags is None else None
+    if spans_key is not None:
+        message = _(
+            "words with spans in '{key}', but without a text: such spans count words. Write one "
+            "tag for every word, or a text with spans of characters."
+        ).format(key=spans_key)
+        faults.append(intake.problem(line, "word-spans", message))
     extra = {
         key: value for key, value in record.items() if key not in (tokens_key, findings.tags_key)
     }

@@ -51,6 +51,21 @@ _LABEL_KEYS = (
     "class",
 )
 _SURFACE_KEYS = ("text", "surface", "word", "mention", "entity", "value", "entity_text", "name")
+# What Label Studio and its like write about a record; its text can have any other name.
+_ABOUT_KEYS = frozenset(
+    [
+        "id",
+        "annotator",
+        "annotation_id",
+        "completed_by",
+        "created_at",
+        "updated_at",
+        "created_username",
+        "updated_username",
+        "file_upload",
+        "status",
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +88,9 @@ def find_text(record: Mapping[str, Any]) -> str | None:
     for key in TEXT_KEYS:
         if isinstance(record.get(key), str):
             return key
-    strings = [key for key, value in record.items() if isinstance(value, str) and key != "id"]
+    strings = [
+        key for key, value in record.items() if isinstance(value, str) and key not in _ABOUT_KEYS
+    ]
     if len(strings) == 1 and any(holds_spans(value) for value in record.values()):
         return strings[0]
     return None
