@@ -47,7 +47,9 @@ def content(example: Example) -> tuple[str, list[Entity] | None]:
 def back(written: list[Example], format: str, folder: Path, log: ProblemLog) -> list[Example]:
     path = folder / NAMES[format]
     count = write(written, path, format, problems=log, overwrite=True)
-    found = list(read(path)) if count else []
+    # Texts that are not annotated have no .ann, and are brat only by name.
+    options = ReadOptions(format="brat" if format == "brat" else None)
+    found = list(read(path, options)) if count else []
     assert len(found) == count
     return found
 

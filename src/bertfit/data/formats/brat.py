@@ -32,17 +32,21 @@ _SURVEYED_PAIRS = 100
 _Stored = tuple[int, str, list[tuple[int, int]], str | None]  # line, label, pieces, surface
 
 
-def find_documents(path: Path) -> list[Path]:
+def find_documents(path: Path, named: bool = False) -> list[Path]:
     """Return the `.txt` files with an `.ann` file beside them, and those without in one folder.
 
     Args:
         path: A folder (searched to its depths) or one of the two files.
+        named: The user says that it is brat: without any `.ann`, its texts are not annotated yet.
+            By content alone they could as well be columns.
     """
     if path.is_file():
         text = path.with_suffix(".txt")
         pair = path.suffix in (".txt", ".ann") and text.with_suffix(".ann").is_file()
         return [text] if pair else []
     annotations = sorted(path.rglob("*.ann"), key=_natural)
+    if named and not annotations:
+        return sorted(path.glob("*.txt"), key=_natural)
     folders = dict.fromkeys(each.parent for each in annotations)
     return sorted(
         {
