@@ -15,6 +15,8 @@ settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("new", deadline=None)
 settings.load_profile(os.environ.get("BERTFIT_EXAMPLES", "same"))
 
+# Sums are taken in the same order in every process, also in children that were forked.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # Runs that tests start are not entered among those of whoever runs the tests.

@@ -233,7 +233,7 @@ def kill_at_random_moments(
             killed += not done
             # Killed when all was done, before the process ended: nothing is left to go on with.
             done = done or (output.exists() and not list(output.parent.glob("*.part*")))
-        assert content(output) == expected
+        assert content(output) == expected, "not the same bytes"
         assert not list(output.parent.glob("*.part*"))
 
 

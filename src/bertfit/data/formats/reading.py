@@ -153,7 +153,7 @@ def _recognise(path: str, options: ReadOptions) -> Recognised:
     if pair is not None:
         return _pair(pair, options)
     if wanted in (None, "brat"):
-        documents = find_documents(place)
+        documents = find_documents(place, named=wanted == "brat")
         if documents:
             return Recognised(name="brat", read=lambda intake: read_brat(documents, intake))
     if place.is_dir():
