@@ -188,3 +188,14 @@ def test_a_quote_without_end_in_the_first_row_is_refused_and_not_taken_for_text(
 ) -> None:
     with pytest.raises(DataError, match=":2: not valid CSV"):
         read_csv(tmp_path, 'text,label\n"Ada lives,[]\nBonn,[]\n')
+
+
+def test_a_table_in_a_gzip_reads_like_the_table(tmp_path: Path) -> None:
+
+    table = pyarrow.table({"tokens": [["Anna", "left"]], "ner_tags": [["B-PER", "O"]]})
+    pyarrow.parquet.write_table(table, tmp_path / "t.parquet")
+    packed = tmp_path / "t.parquet.gz"
+    packed.write_bytes(gzip.compress((tmp_path / "t.parquet").read_bytes()))
+    plain, found = list(read(tmp_path / "t.parquet")), list(read(packed))
+    assert [(x.text, x.entities) for x in found] == [(x.text, x.entities) for x in plain]
+    assert found[0].source is not None and found[0].source.path == str(packed)

@@ -1,9 +1,12 @@
 """The door of all readers: what is this file, and who reads it."""
 
+import atexit
 import csv
 import re
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 
@@ -233,7 +236,25 @@ def _binary(place: Path, options: ReadOptions) -> Recognised | None:
                 path=place
             )
         )
-    return None
+    return _packed_table(place, options) if magic[:2] == b"\x1f\x8b" else None
+
+
+def _packed_table(place: Path, options: ReadOptions) -> Recognised | None:
+    """Recognise a Parquet or Arrow file in a gzip; None if something else is in it.
+
+    Tables are read from their end, so it is unpacked to a temporary folder, which lasts as long as
+    the process.
+    """
+    packed = TextFile(path=place, is_gzip=True)
+    if not packed.head(8).startswith((b"PAR1", b"ARROW1")):
+        return None
+    folder = tempfile.mkdtemp(prefix="bertfit-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    unpacked = Path(folder) / place.name.removesuffix(".gz")
+    with unpacked.open("wb") as file:
+        file.writelines(packed.chunks())
+    found = _binary(unpacked, options)
+    return None if found is None else replace(found, path=place)
 
 
 def _text(place: Path, options: ReadOptions) -> Recognised | None:
