@@ -17,6 +17,7 @@ from bertfit.engine.step import StepResult
 from bertfit.engine.workplace import Workplace, choose_workplace
 from bertfit.errors import BudgetError, ConfigError
 from bertfit.jobs import train as train_module
+from bertfit.jobs import train_saving
 from bertfit.jobs.predict import Predictor
 from bertfit.jobs.train import TrainReport, train
 from bertfit.memory.gauges import HostGauge, Reading
@@ -117,7 +118,7 @@ def test_memory_that_ends_in_saving_is_tried_once_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = write_corpus(tmp_path / "t.jsonl", 30)
-    original, failures = train_module.save_tagger, []
+    original, failures = train_saving.save_tagger, []
 
     def save(tagger: object, folder: Path) -> None:
         if len(failures) < limit:
@@ -125,7 +126,7 @@ def test_memory_that_ends_in_saving_is_tried_once_more(
             raise MemoryError
         original(tagger, folder)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(train_module, "save_tagger", save)
+    monkeypatch.setattr(train_saving, "save_tagger", save)
     limit = 1
     report, __ = run(tmp_path / "a", train_file=data)
     assert failures == [1] and weights(report)

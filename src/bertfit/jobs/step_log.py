@@ -5,10 +5,12 @@ from dataclasses import dataclass
 
 import torch
 
-from bertfit.engine.recovery import StepDone
+from bertfit.engine.nonfinite import find_nonfinite
+from bertfit.engine.recovery import StepDone, Steps
+from bertfit.errors import ModelError
 from bertfit.jobs.run_folder import RunFolder
 from bertfit.language import _
-from bertfit.types import StepRecord
+from bertfit.types import Example, StepRecord, Window
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,4 +77,36 @@ def _record(step: PendingStep, loss: float, grad_norm: float) -> StepRecord:
         cuts=step.done.cuts,
         peak_reserved_bytes=step.peak_reserved_bytes,
         oom_retries=step.done.oom_retries,
+    )
+
+
+def refused_step(
+    steps: Steps, step: int, windows: Sequence[Window], train: Sequence[Example]
+) -> ModelError:
+    """Return what is known about a step that was not finite; the weights are as before it.
+
+    Args:
+        steps: with the model.
+        step: its number from 1.
+        windows: what it learnt from.
+        train: the texts that windows are of.
+    """
+    found = find_nonfinite(
+        steps.model, windows, steps.pad_id, device=steps.device, precision=steps.precision
+    )
+    if found is None:
+        return ModelError(
+            _(
+                "Step {step}: the gradient is not finite, though every text alone gives a "
+                "finite loss. The update was not made. Try a lower --learning-rate, a longer "
+                "--warmup-steps, or --precision fp32."
+            ).format(step=step)
+        )
+    example = train[windows[found[0]].index]
+    return ModelError(
+        _(
+            "Step {step}: the loss is not finite. It begins in {layer}, on the text of "
+            "{source}. The update was not made. Look at that text, try a lower "
+            "--learning-rate, or --precision fp32."
+        ).format(step=step, layer=found[1], source=example.source or example.id)
     )

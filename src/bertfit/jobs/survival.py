@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self, overload
@@ -126,6 +127,30 @@ class _Checked(Sequence[Batch]):
         for batch in self._batches:
             self._check()
             yield batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survival:
+    """What a run needs to be stopped and gone on with.
+
+    Attributes:
+        record: its lock, and what it says about itself.
+        stops: how it is asked to stop.
+        store: where its checkpoints go.
+        identity: what it depends on.
+        checkpoint: where it goes on; None begins it.
+    """
+
+    record: RunRecord
+    stops: StopRequests
+    store: CheckpointStore
+    identity: Mapping[str, str]
+    checkpoint: Checkpoint | None
+
+    @property
+    def step(self) -> int | None:
+        """The step it goes on after."""
+        return None if self.checkpoint is None else self.checkpoint.step
 
 
 class Checkpoints:

@@ -1,0 +1,143 @@
+"""What a run holds in memory from start to end: checked, made, rehearsed, and relieved."""
+
+import math
+
+from torch import nn
+
+from bertfit.config import JobConfig
+from bertfit.engine.fence import check_floor, check_host, floor_bytes, take
+from bertfit.engine.optim import Update, parameter_groups
+from bertfit.engine.recovery import Steps
+from bertfit.engine.workplace import Workplace
+from bertfit.errors import ConfigError
+from bertfit.jobs.corpus import Say
+from bertfit.jobs.lessons import Lessons
+from bertfit.jobs.survival import StopRequests
+from bertfit.language import _
+from bertfit.models.encoder import head_parameters
+from bertfit.models.tagger import Tagger
+from bertfit.planning.levers import TrainSettings, encoder_layers, prepare_model
+
+CPU_MICRO_BATCH_TOKENS = 1024
+CARD_MICRO_BATCH_TOKENS = 8192
+HEAD_LEARNING_RATE = 1e-3
+
+
+def default_micro_batch(place: Workplace) -> int:
+    """Return the padded tokens of a micro-batch to begin with."""
+    return CARD_MICRO_BATCH_TOKENS if place.is_card else CPU_MICRO_BATCH_TOKENS
+
+
+def make_steps(
+    job: JobConfig,
+    tagger: Tagger,
+    place: Workplace,
+    stops: StopRequests,
+    say: Say,
+    *,
+    micro_batch_tokens: int,
+) -> Steps:
+    """Move the model to the device, make its optimizer with its state, and what runs the steps.
+
+    Args:
+        job: what is asked.
+        tagger: on the host, with the rows it trains.
+        place: where it trains.
+        stops: asked before every micro-batch.
+        say: told when a step had to be relieved.
+        micro_batch_tokens: padded tokens of a micro-batch, to begin with.
+
+    Raises:
+        BudgetError: the model and its optimizer do not fit.
+    """
+
+    def update_of(model: nn.Module) -> Update:
+        return _make_update(job, model)
+
+    def model_and_update() -> tuple[nn.Module, Update]:
+        model = tagger.model.to(place.device)
+        update = update_of(model)
+        place.load(model, update_of, tagger.max_length)
+        return model, update
+
+    model, update = take(model_and_update, place.gauge, _check_memory(job, tagger, place))
+    return Steps(
+        model,
+        update,
+        device=place.device,
+        precision=place.precision,
+        pad_id=tagger.tokenizer.pad_id,
+        seed=job.seed,
+        card=place.gauge,
+        micro_batch_tokens=micro_batch_tokens,
+        relieve=lambda: _checkpoint_layers(tagger, say),
+        step=stops.between_micro_batches(place.step),
+        gradients=place.gradients,
+    )
+
+
+def rehearse(steps: Steps, lessons: Lessons, batch_size: int, say: Say) -> None:
+    """Take the largest micro-batch's memory before step 1, and say where it had to shrink.
+
+    Raises:
+        BudgetError: one window alone does not fit.
+    """
+    asked = steps.micro_batch_tokens
+    if steps.rehearse(lessons.longest(batch_size)):
+        say(
+            _("Micro-batches hold {tokens} tokens, not {asked}: the largest would not fit.").format(
+                tokens=steps.micro_batch_tokens, asked=asked
+            )
+        )
+
+
+def _check_memory(job: JobConfig, tagger: Tagger, place: Workplace) -> int:
+    """Refuse what cannot fit, before anything is made on the device; return the floor."""
+    needed = floor_bytes(tagger.model, place.precision)
+    if job.budget is not None:
+        check_floor(job.budget, needed, place.context_bytes)
+    held = sum(p.numel() * p.element_size() for p in tagger.model.parameters())
+    # On a card the host holds the model once more while it is saved.
+    check_host(held if place.device.type == "cuda" else needed - held)
+    return needed
+
+
+def _make_update(job: JobConfig, model: nn.Module) -> Update:
+    groups = parameter_groups(
+        model,
+        [parameter for __, parameter in head_parameters(model)],
+        learning_rate=job.learning_rate or default_learning_rate(model),
+        head_learning_rate=job.head_learning_rate or HEAD_LEARNING_RATE,
+        weight_decay=job.weight_decay,
+    )
+    return Update(groups, max_grad_norm=job.max_grad_norm)
+
+
+def default_learning_rate(model: nn.Module) -> float:
+    """Return 5e-5 for a width of 768, ten times that for half the width, up to 1e-3.
+
+    BERT's paper tunes 2e-5 to 5e-5 for width 768; an encoder of width 384 had 0.709 F1
+    on CLUENER at 5e-4 (`docs/recipe.md`). Through these two points the rate follows a power of the
+    width; other rates and widths were not tried.
+    """
+    width = int(model.config.hidden_size)  # type: ignore[union-attr, arg-type]
+    return float(min(1e-3, 5e-5 * 10 ** math.log2(768 / width)))
+
+
+def _checkpoint_layers(tagger: Tagger, say: Say) -> bool:
+    """Compute every layer's activations twice, so that one window needs a fraction of them."""
+    layers = len(encoder_layers(tagger.model))
+    settings = TrainSettings(
+        steps=(((1, 1),),), num_tags=len(tagger.scheme.tags), checkpointed_layers=layers
+    )
+    try:
+        prepare_model(tagger.model, settings)
+    except ConfigError:  # a model without it
+        return False
+    say(
+        _(
+            "One window alone did not fit: the activations of all {layers} layers are computed "
+            "twice from now on. The result is the same; a step takes about a third longer."
+        ).format(layers=layers)
+    )
+    return True
