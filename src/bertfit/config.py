@@ -24,6 +24,23 @@ from bertfit.language import N_, _
 from bertfit.units import parse_bytes, parse_interval
 
 Precision = Literal["fp32", "bf16", "fp16"]
+Attention = Literal["sdpa", "eager"]
+# adamw is torch's fused one; adamw-bf16 keeps its two moments in bfloat16.
+OptimizerName = Literal["adamw", "adamw-foreach", "adamw-bf16", "adamw-8bit", "adafactor", "sgd"]
+AttentionKernel = Literal["flash", "efficient"]
+# What saves memory and may cost quality: only with the user's word (law 10). `planning.tradeoffs`.
+TradeOff = Literal[
+    "bf16-moments",
+    "8bit-adamw",
+    "adafactor",
+    "frozen-embeddings",
+    "frozen-layers",
+    "lora",
+    "first-layers",
+    "cut-vocabulary",
+    "shorter-windows",
+    "smaller-model",
+]
 Record = TypeVar("Record", bound=BaseModel)
 
 
@@ -143,7 +160,27 @@ class JobConfig(BaseModel):
         default=None, description=N_("[bf16, else fp16 on cards, fp32]")
     )
     micro_batch_tokens: int | None = Field(
-        default=None, ge=1, description=N_("padded tokens in one forward-backward")
+        default=None, ge=1, description=N_("padded tokens in one forward-backward [planned]")
+    )
+    activation_checkpointing: int | None = Field(
+        default=None, ge=0, description=N_("first layers that are computed twice [planned]")
+    )
+    host_state: bool | None = Field(
+        default=None,
+        description=N_("keep fp32 weights and optimizer in the host's memory [planned]"),
+    )
+    autocast_cache: bool | None = Field(
+        default=None, description=N_("keep 16-bit copies of weights during a forward [planned]")
+    )
+    expandable_segments: bool | None = Field(
+        default=None, description=N_("as in PYTORCH_ALLOC_CONF [on a card, where there are any]")
+    )
+    attn_kernel: AttentionKernel | None = Field(
+        default=None, description=N_("kernel of sdpa, no other is taken [the card's fastest]")
+    )
+    allow: list[TradeOff] = Field(
+        default=[],
+        description=N_("changes that may cost quality, which the plan may then make"),
     )
     attn_implementation: Literal["sdpa", "eager"] | None = Field(
         default=None, description=N_("attention code of transformers [sdpa where the model has it]")
@@ -152,7 +189,7 @@ class JobConfig(BaseModel):
         default=False, description=N_("run the Python code that a model repository brings")
     )
 
-    @field_validator("train_file", "eval_file", "labels", mode="before")
+    @field_validator("train_file", "eval_file", "labels", "allow", mode="before")
     @classmethod
     def _one_or_many(cls, value: object) -> object:
         return [value] if isinstance(value, str | Path) else value

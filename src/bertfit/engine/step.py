@@ -65,6 +65,7 @@ def train_step(
     device: torch.device,
     precision: Precision,
     loss_scale: float = 1.0,
+    autocast_cache: bool = True,
 ) -> StepResult:
     """Run one optimizer step over the micro-batches that make it up.
 
@@ -78,9 +79,17 @@ def train_step(
         device: where the model is.
         precision: fp32, or what to autocast to.
         loss_scale: factor on the loss while its gradient is taken (fp16).
+        autocast_cache: keep the casts of weights until the forward ends. Where activations are
+            computed twice it only costs memory.
     """
     loss = gradients(
-        model, update, batches, device=device, precision=precision, loss_scale=loss_scale
+        model,
+        update,
+        batches,
+        device=device,
+        precision=precision,
+        loss_scale=loss_scale,
+        autocast_cache=autocast_cache,
     )
     grad_norm, refused = update.apply(loss, loss_scale)
     return StepResult(loss=loss, grad_norm=grad_norm, refused=refused)
@@ -94,6 +103,7 @@ def gradients(
     device: torch.device,
     precision: Precision,
     loss_scale: float = 1.0,
+    autocast_cache: bool = True,
 ) -> Tensor:
     """Run forward and backward of a step and leave its gradient, times `loss_scale`.
 
@@ -108,7 +118,7 @@ def gradients(
     for batch in batches:
         if batch.labels is None or not batch.num_labelled:
             continue
-        with autocast(precision, device):
+        with autocast(precision, device, autocast_cache):
             logits = forward(model, batch, device)
         labels = torch.from_numpy(batch.labels).to(device)
         part = token_loss(logits, labels) / num_labelled

@@ -20,3 +20,8 @@ def store_as_multiplied(model: nn.Module, precision: Precision) -> None:
     for module in model.modules():
         if isinstance(module, nn.Linear):
             module.to(dtype)
+
+
+def store_all(model: nn.Module, precision: Precision) -> None:
+    """Keep every weight in a 16-bit precision: half the bytes, and fewer digits than autocast."""
+    model.to(_STORED[precision])
