@@ -103,7 +103,7 @@ def on_simulated(number: int, spec: DeviceSpec) -> dict[str, object]:
     model = build_classifier(fields, TAGS).train()
 
     def count(model: object, update: object, batches: object, **more: object) -> StepResult:
-        card._charge(batches, with_update=True)
+        card.charge(batches, with_update=True)
         return StepResult(loss=torch.ones(()), grad_norm=torch.ones(()), refused=torch.zeros(()))
 
     card.load(model, make_update, 512)

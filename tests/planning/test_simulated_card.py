@@ -12,6 +12,7 @@ from bertfit.config import job_config
 from bertfit.data.batches import cut, pad
 from bertfit.engine.optim import Update, parameter_groups
 from bertfit.engine.recovery import Steps
+from bertfit.engine.step import train_step
 from bertfit.errors import BudgetError, ConfigError
 from bertfit.jobs.train import train
 from bertfit.memory.device import resolve_device
@@ -50,7 +51,7 @@ def batches(lengths: list[int], tokens: int) -> list[Batch]:
 
 
 def count(card: SimulatedCard, step: list[Batch]) -> None:
-    card._charge(step, with_update=True)
+    card.charge(step, with_update=True)
 
 
 def test_weights_and_moments_are_there_before_step_one(model: nn.Module) -> None:
@@ -102,7 +103,7 @@ def test_law_3_every_step_is_made_within_every_budget(budget: int, lengths: list
         seed=1,
         card=card,
         micro_batch_tokens=8192,
-        step=card.step,
+        step=card.counted(train_step),
         gradients=card.gradients,
     )
     windows = [random_window(length, seed) for seed, length in enumerate(lengths)]

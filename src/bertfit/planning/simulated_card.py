@@ -9,7 +9,7 @@ Scoring the dev data is not counted: it needs less than the step before it.
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 import psutil
@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from bertfit.config import Precision
 from bertfit.engine.optim import Update
-from bertfit.engine.step import StepResult, train_step
+from bertfit.engine.precision import LossScale
+from bertfit.engine.step import train_step
 from bertfit.memory.allocator import Block, CachingAllocator
 from bertfit.memory.gauges import Reading
 from bertfit.memory.kernels import Chip
@@ -32,12 +33,18 @@ from bertfit.units import format_bytes
 MakeUpdate = Callable[[nn.Module], Update]
 # A block by its number in one trace, or what it is where it outlives a part of the step.
 Key: TypeAlias = int | tuple[str, int]
+# Blocks of a trace that outlive a part of it.
+Names: TypeAlias = dict[int, tuple[str, int]]
 # (block, bytes asked for), or (block, -1) for its return.
 Events: TypeAlias = list[tuple[Key, int]]
 
+# An expanded shape takes half a megabyte and some milliseconds to make again.
+KEPT_SHAPES = 64
+
 _CARD = torch.device("cuda")
-_FP16_SCALE = 65536.0
 _RETURNED = -1
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,17 +53,13 @@ class _Parts:
 
     Attributes:
         setup: weights and optimizer state.
-        warm: the very first micro-batch, which also makes the workspaces of cuBLAS.
-        clear: gradients of the step before are dropped.
-        first: a micro-batch that makes the gradients.
+        first: a micro-batch that makes the gradients; and the workspaces of cuBLAS, if need be.
         later: one that adds to them.
         update: norm, clipping and the optimizer.
         places: block -> phase and module, for messages.
     """
 
     setup: Events
-    warm: Events
-    clear: Events
     first: Events
     later: Events
     update: Events
@@ -93,11 +96,10 @@ class SimulatedCard:
             compute_capability=spec.compute_capability, multiprocessors=spec.multiprocessors
         )
         self._held: dict[Key, Block] = {}
-        self._is_warm = False
         self._model: nn.Module | None = None
         self._make_update: MakeUpdate | None = None
         self._longest = 512
-        self._templates: dict[object, Template | None] = {}
+        self._templates: dict[object, tuple[Template, Names] | None] = {}
         self._parts: dict[object, _Parts] = {}
         self._process = psutil.Process()
 
@@ -117,42 +119,33 @@ class SimulatedCard:
         self._model, self._make_update, self._longest = model, make_update, longest
         self._play(self._parts_of((1, min(longest, 32)), False).setup)
 
-    def step(
-        self,
-        model: nn.Module,
-        update: Update,
-        batches: Sequence[Batch],
-        *,
-        device: torch.device,
-        precision: Precision,
-        loss_scale: float = 1.0,
-    ) -> StepResult:
-        """Count a step, then run it; see `engine.step.train_step`.
+    def counted(
+        self, step: Callable[Concatenate[nn.Module, Update, Sequence[Batch], P], T]
+    ) -> Callable[Concatenate[nn.Module, Update, Sequence[Batch], P], T]:
+        """Return the step, counted before it runs; it raises as the card would have."""
 
-        Raises:
-            torch.OutOfMemoryError: the card would have raised it.
-        """
-        self._charge(batches, with_update=True)
-        return train_step(
-            model, update, batches, device=device, precision=precision, loss_scale=loss_scale
-        )
+        def run(
+            model: nn.Module,
+            update: Update,
+            batches: Sequence[Batch],
+            /,
+            *args: P.args,
+            **kwargs: P.kwargs,
+        ) -> T:
+            self.charge(batches, with_update=True)
+            return step(model, update, batches, *args, **kwargs)
+
+        return run
 
     def gradients(
-        self,
-        model: nn.Module,
-        update: Update,
-        batches: Sequence[Batch],
-        *,
-        device: torch.device,
-        precision: Precision,
-        loss_scale: float = 1.0,
+        self, model: nn.Module, update: Update, batches: Sequence[Batch], **how: object
     ) -> Tensor:
-        """Count forward and backward, and compute nothing; see `engine.step.gradients`.
+        """Count forward and backward of a step, and compute nothing.
 
         Raises:
             torch.OutOfMemoryError: the card would have raised it.
         """
-        self._charge(batches, with_update=False)
+        self.charge(batches, with_update=False)
         self._drop_gradients()
         return torch.zeros(())
 
@@ -184,7 +177,13 @@ class SimulatedCard:
 
     # --- replaying
 
-    def _charge(self, batches: Sequence[Batch], *, with_update: bool) -> None:
+    def charge(self, batches: Sequence[Batch], *, with_update: bool) -> None:
+        """Count a step.
+
+        Raises:
+            torch.OutOfMemoryError: the card would have raised it.
+        """
+        self._drop_gradients()
         parts = None
         for batch in batches:
             if batch.labels is None or not batch.num_labelled:
@@ -192,13 +191,7 @@ class SimulatedCard:
             is_first = parts is None
             shape = (batch.input_ids.shape[0], batch.input_ids.shape[1])
             parts = self._parts_of(shape, batch.attention_mask is not None)
-            if is_first:
-                self._play(parts.clear)
-            if not self._is_warm:
-                self._play(parts.warm, parts.places)
-                self._is_warm = True
-            else:
-                self._play(parts.first if is_first else parts.later, parts.places)
+            self._play(parts.first if is_first else parts.later, parts.places)
         if parts is not None and with_update:
             self._play(parts.update, parts.places)
 
@@ -241,66 +234,64 @@ class SimulatedCard:
 
     def _parts_of(self, shape: Shape, masked: bool) -> _Parts:
         kind = (masked, self._num_checkpointed())
-        known = self._parts.get((shape, kind))
-        if known is not None:
-            return known
-        region = (region_of(shape), kind)
+        known = self._parts.pop((shape, kind), None)
+        if known is None:
+            known = self._new_parts(shape, masked, (region_of(shape), kind))
+            if len(self._parts) == KEPT_SHAPES:
+                del self._parts[next(iter(self._parts))]  # the one not asked for the longest
+        self._parts[shape, kind] = known
+        return known
+
+    def _new_parts(self, shape: Shape, masked: bool, region: object) -> _Parts:
         if region not in self._templates:
             self._templates[region] = self._learn(shape, masked)
-        template = self._templates[region]
-        if template is not None:
-            trace, borders = template.expand(shape)
-            trace.named = template.trace.named  # type: ignore[attr-defined]
-        else:
-            trace = self._trace(shape, masked)
-            borders = [position for position, __ in trace.marks]
-        self._parts[shape, kind] = parts = _split(trace, borders)
-        return parts
+        learnt = self._templates[region]
+        if learnt is None:
+            trace, named = self._trace(shape, masked)
+            return _split(trace, [position for position, __ in trace.marks], named)
+        template, named = learnt
+        return _split(*template.expand(shape), named)
 
-    def _learn(self, shape: Shape, masked: bool) -> Template | None:
+    def _learn(self, shape: Shape, masked: bool) -> tuple[Template, Names] | None:
         shapes = neighbours(shape, NUM_TRACES, self._longest)
         if len(shapes) < NUM_TRACES:
             return None
-        return fit([self._trace(other, masked) for other in shapes], shapes)
+        (first, named), *others = [self._trace(other, masked) for other in shapes]
+        template = fit([first, *(trace for trace, __ in others)], shapes)
+        return None if template is None else (template, named)
 
     def _num_checkpointed(self) -> int:
         assert self._model is not None, "load() comes first"
         return sum(bool(getattr(m, "gradient_checkpointing", False)) for m in self._model.modules())
 
-    def _trace(self, shape: Shape, masked: bool) -> Recorder:
-        """Trace two steps: the first warms up, the second has a first and a later micro-batch."""
+    def _trace(self, shape: Shape, masked: bool) -> tuple[Recorder, Names]:
+        """Trace a step of two micro-batches, and name the blocks that outlive a part of it."""
         assert self._model is not None and self._make_update is not None
         self.num_traces += 1
         batch = _blank(shape, masked)
-        scale = _FP16_SCALE if self.precision == "fp16" else 1.0
         model = _twin(self._model)
         with record(self._chip) as trace:
             model = model.to(_CARD).train()
             update = self._make_update(model)
-            named: dict[int, Key] = {
+            named: Names = {
                 block: ("state", number) for number, block in enumerate(trace.live.values())
             }
             trace.mark("ready")
-            for count in (1, 2):
-                marked = _Marked([batch] * count, trace)
-                result = train_step(
-                    model,
-                    update,
-                    marked,
-                    device=_CARD,
-                    precision=self.precision,
-                    loss_scale=scale,
-                )
-                trace.mark("end")
-                for number, parameter in enumerate(update.parameters):
-                    if parameter.grad is not None:
-                        named[trace.live[parameter.grad.untyped_storage()._cdata]] = (
-                            "gradient",
-                            number,
-                        )
-                del result
-        trace.named = named  # type: ignore[attr-defined]
-        return trace
+            result = train_step(
+                model,
+                update,
+                _Marked([batch, batch], trace),
+                device=_CARD,
+                precision=self.precision,
+                loss_scale=LossScale().scale if self.precision == "fp16" else 1.0,
+            )
+            del result
+            trace.mark("end")
+            for number, parameter in enumerate(update.parameters):
+                block = None if parameter.grad is None else trace.block_of(parameter.grad)
+                if block is not None:
+                    named[block] = ("gradient", number)
+        return trace, named
 
 
 class _Marked(Sequence[Batch]):
@@ -330,27 +321,28 @@ class _Marked(Sequence[Batch]):
         self._trace.mark("update")
 
 
-def _split(trace: Recorder, borders: list[int]) -> _Parts:
+def _split(trace: Recorder, borders: list[int], named: Names) -> _Parts:
     """Cut the trace of `SimulatedCard._trace` at its marks."""
-    ready, warm, warm_update, warm_end, first, later, update, end = borders
-    named: dict[int, Key] = trace.named  # type: ignore[attr-defined]
-    returned = {~entry for entry in trace.stream[:end] if entry < 0}
+    ready, first, later, update, end = borders
+    returned = {~entry for entry in trace.stream if entry < 0}
+    # The workspaces of cuBLAS are made with the first product and stay.
+    stays = [
+        entry
+        for entry in trace.stream[first:later]
+        if entry >= 0 and entry not in returned and entry not in named
+    ]
+    keys = {**named, **{block: ("workspace", number) for number, block in enumerate(stays)}}
 
     def part(start: int, stop: int) -> Events:
-        events: Events = []
-        for entry in trace.stream[start:stop]:
-            block = entry if entry >= 0 else ~entry
-            key = named.get(block, block)
-            events.append((key, trace.sizes[block] if entry >= 0 else _RETURNED))
-        return events
+        return [
+            (keys.get(entry, entry), trace.sizes[entry])
+            if entry >= 0
+            else (keys.get(~entry, ~entry), _RETURNED)
+            for entry in trace.stream[start:stop]
+        ]
 
-    for entry in trace.stream[warm:warm_update]:  # the workspaces of cuBLAS stay
-        if entry >= 0 and entry not in returned and entry not in named:
-            named[entry] = ("workspace", len(named))
     return _Parts(
         setup=part(0, ready),
-        warm=part(warm, warm_update),
-        clear=part(warm_end, first),
         first=part(first, later),
         later=part(later, update),
         update=part(update, end),

@@ -5,6 +5,7 @@ import torch
 from bertfit.config import JobConfig
 from bertfit.engine.fence import check_budget
 from bertfit.engine.precision import choose_precision
+from bertfit.engine.step import train_step
 from bertfit.engine.workplace import Workplace, choose_workplace
 from bertfit.memory.device import resolve_device
 from bertfit.planning.request import card_precision
@@ -51,6 +52,6 @@ def _simulated(job: JobConfig) -> Workplace:
         is_card=True,
         precision=choose_precision(asked, cpu),
         load=card.load,
-        step=card.step,
+        step=card.counted(train_step),
         gradients=card.gradients,
     )
