@@ -9,11 +9,12 @@ import torch
 from torch import nn
 
 from bertfit.data.batches import pad
+from bertfit.engine.fence import snapshot_bytes
 from bertfit.engine.optim import Update, parameter_groups
 from bertfit.engine.step import train_step
 from bertfit.errors import ModelError
 from bertfit.jobs.checkpoints import CheckpointStore
-from bertfit.jobs.snapshots import Snapshots, restore, snapshot_bytes
+from bertfit.jobs.snapshots import Snapshots, restore
 from bertfit.jobs.train_state import TrainState
 from bertfit.models.rows import keep_rows
 from bertfit.types import LabelScore, Scores
@@ -113,7 +114,44 @@ def test_a_second_snapshot_waits_and_reuses_the_memory_of_the_first(tmp_path: Pa
     snapshots.wait()
     assert not snapshots.busy and snapshots.saved_step == 2
     assert before == {name: copy.data_ptr() for name, copy in snapshots._copies.items()}
-    assert sum(c.nbytes for c in snapshots._copies.values()) == snapshot_bytes(model, update)
+    assert sum(c.nbytes for c in snapshots._copies.values()) == snapshot_bytes(model)
+
+
+def test_frozen_weights_are_neither_copied_nor_wanted_back(tmp_path: Path) -> None:
+    model = tiny_model().train()
+    model.base_model.embeddings.requires_grad_(False)  # type: ignore[union-attr]
+    groups = parameter_groups(
+        model, [], learning_rate=1e-3, head_learning_rate=1e-3, weight_decay=0
+    )
+    update = Update(groups, max_grad_norm=1.0)
+    snapshots = Snapshots(CheckpointStore(tmp_path, QuickDisk()), model, update, pytest.fail)
+    snapshots.prepare()
+    assert sum(c.nbytes for c in snapshots._copies.values()) == snapshot_bytes(model)
+    snapshots.take(state(1))
+    snapshots.wait()
+    checkpoint, __ = CheckpointStore(tmp_path).load_newest()
+    assert checkpoint is not None
+    assert not any("embeddings" in name for name in checkpoint.weights)
+    restore(checkpoint, model, update)
+
+
+def test_the_run_is_on_the_disk_before_its_checkpoint(tmp_path: Path) -> None:
+    model, update = trained(1)
+    store = CheckpointStore(tmp_path / "checkpoints", QuickDisk())
+    synced: list[int] = []
+    said: list[str] = []
+
+    def sync() -> None:
+        synced.append(threading.get_ident())
+        assert not store.folder.exists()
+        raise OSError(5, "Input/output error")
+
+    snapshots = Snapshots(store, model, update, said.append, sync)
+    snapshots.take(state(1))
+    snapshots.wait()
+    assert len(synced) == 1 and synced != [threading.get_ident()]
+    assert said[0].startswith("Warning: no checkpoint of step 1 (Input/output error)")
+    assert not store.folder.exists()
 
 
 def test_a_failed_save_warns_and_the_next_one_goes_through(tmp_path: Path) -> None:

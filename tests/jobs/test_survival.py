@@ -17,7 +17,7 @@ from bertfit.engine.step import StepResult
 from bertfit.engine.workplace import Workplace, choose_workplace
 from bertfit.errors import BudgetError, ConfigError
 from bertfit.jobs import train as train_module
-from bertfit.jobs import train_saving
+from bertfit.jobs import train_memory, train_saving
 from bertfit.jobs.predict import Predictor
 from bertfit.jobs.train import TrainReport, train
 from bertfit.memory.gauges import HostGauge, Reading
@@ -202,6 +202,20 @@ def test_a_machine_without_the_memory_is_refused() -> None:
     check_host(5, available_bytes=5)
     with pytest.raises(BudgetError, match=r"has 1\.00 GiB of memory left.* at least 2\.00 GiB"):
         check_host(2 * GIB, available_bytes=GIB)
+
+
+def test_the_copy_for_checkpoints_is_counted_on_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_corpus(tmp_path / "t.jsonl", 30)
+    asked: list[int] = []
+    monkeypatch.setattr(train_memory, "check_host", asked.append)
+    run(tmp_path / "a", train_file=data, save_every="never")
+    report, __ = run(tmp_path / "b", train_file=data, save_every="100steps")
+    folder = next((report.output_dir / "checkpoints").iterdir())
+    saved = [load_file(folder / f"{name}.safetensors") for name in ("weights", "optimizer")]
+    copied = sum(tensor.nbytes for tensors in saved for tensor in tensors.values())
+    assert asked[1] - asked[0] == copied
 
 
 def test_the_monitor_samples_a_run(tmp_path: Path) -> None:

@@ -67,6 +67,24 @@ def floor_bytes(model: nn.Module, precision: Precision) -> int:
     return weights * _FP32_BYTES + (_TRAINED_COPIES - 1) * trained * _FP32_BYTES + copies
 
 
+def snapshot_bytes(model: nn.Module, optimizer_bytes: int | None = None) -> int:
+    """Return the host memory of the copy that checkpoints are written from (`jobs.snapshots`).
+
+    It is what training changes: trained weights, buffers that are saved, optimizer state.
+
+    Args:
+        model: with its frozen parts frozen.
+        optimizer_bytes: of the optimizer's state; None stands for AdamW in fp32.
+    """
+    trained = [p for p in model.parameters() if p.requires_grad]
+    if optimizer_bytes is None:
+        # Two moments of each weight, and for each parameter the count of its steps.
+        optimizer_bytes = sum(_FP32_BYTES * (2 * p.numel() + 1) for p in trained)
+    held = model.state_dict(keep_vars=True).values()
+    saved = (t for t in held if t.requires_grad or not isinstance(t, nn.Parameter))
+    return optimizer_bytes + sum(t.nbytes for t in saved)
+
+
 def check_floor(budget_bytes: int, needed_bytes: int, context_bytes: int) -> None:
     """Refuse a budget that does not hold the model and its optimizer.
 

@@ -14,7 +14,6 @@ model/        the best model, an ordinary Hugging Face checkpoint
 
 import dataclasses
 import json
-import os
 import shutil
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +21,7 @@ from typing import IO, Self
 
 from bertfit.config import JobConfig
 from bertfit.errors import ConfigError
+from bertfit.jobs.checkpoints import Disk
 from bertfit.jobs.resume import is_same_command, is_unfinished
 from bertfit.jobs.run_status import OWN_FILES
 from bertfit.language import _
@@ -154,10 +154,8 @@ class RunFolder:
         self._steps.flush()
 
     def sync(self) -> None:
-        """Have the steps on the disk, before a checkpoint says that they are."""
-        assert self._steps is not None
-        self._steps.flush()
-        os.fsync(self._steps.fileno())
+        """Have the steps on the disk, before a checkpoint says that they are; from any thread."""
+        Disk().sync(self.path / "steps.jsonl")
 
     def add_sample(self, sample: MemorySample) -> None:
         """Append a sample to `memory.jsonl`."""

@@ -16,20 +16,29 @@ from bertfit.language import _
 class Snapshots:
     """Saves a run: copies on the thread that trains, writes on another.
 
-    The copies live as long as this object, so that later ones find their memory in place: they
-    are host memory of the size that `snapshot_bytes` says.
+    The copies live as long as this object, so that later ones find their memory in place: host
+    memory of the size that `engine.fence.snapshot_bytes` says. Its first touch is most of the time
+    that a first copy takes, so `prepare` may do that before training begins.
 
     Args:
         store: where checkpoints go.
         model: what is trained.
         update: its optimizer.
         say: told why a save failed.
+        sync: called on the writing thread before anything is written: has on the disk what the
+            checkpoint will say is there.
     """
 
     def __init__(
-        self, store: CheckpointStore, model: nn.Module, update: Update, say: Callable[[str], None]
+        self,
+        store: CheckpointStore,
+        model: nn.Module,
+        update: Update,
+        say: Callable[[str], None],
+        sync: Callable[[], None] = lambda: None,
     ) -> None:
         self._store, self._model, self._update, self._say = store, model, update, say
+        self._sync = sync
         self._copies: dict[str, Tensor] = {}
         self._thread: threading.Thread | None = None
         self.saved_step: int | None = None
@@ -40,16 +49,24 @@ class Snapshots:
         """Whether an earlier checkpoint is still being written."""
         return self._thread is not None and self._thread.is_alive()
 
+    def prepare(self) -> None:
+        """Take the memory of the copies."""
+        for tensors in self._tensors():
+            for key, tensor in tensors.items():
+                self._room(key, tensor).zero_()  # touched: the system gives pages at first touch
+
     def take(self, state: TrainState) -> None:
         """Copy the run as it is now and begin to write it; waits for an earlier one first."""
         self.wait()
-        weights = {name: self._copy(f"w/{name}", t) for name, t in _weights(self._model).items()}
-        moments = _moments(self._model, self._update)
+        weights, optimizer = (
+            {key: self._room(key, tensor).copy_(tensor) for key, tensor in tensors.items()}
+            for tensors in self._tensors()
+        )
         checkpoint = Checkpoint(
             step=state.step,
             best_step=state.best_step,
             weights=weights,
-            optimizer={name: self._copy(f"o/{name}", t) for name, t in moments.items()},
+            optimizer=optimizer,
             state=state.to_json(),
         )
         # A daemon: a second Ctrl-C leaves at once, and a folder half written does no harm.
@@ -64,22 +81,27 @@ class Snapshots:
             self._thread.join()
             self._thread = None
 
-    def _copy(self, key: str, tensor: Tensor) -> Tensor:
-        copy = self._copies.get(key)
-        if copy is None:
-            copy = self._copies[key] = torch.empty(tensor.shape, dtype=tensor.dtype)
-        return copy.copy_(tensor.detach())
+    def _tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        return _weights(self._model), _moments(self._model, self._update)
+
+    def _room(self, key: str, tensor: Tensor) -> Tensor:
+        room = self._copies.get(key)
+        if room is None:
+            room = self._copies[key] = torch.empty(tensor.shape, dtype=tensor.dtype)
+        return room
 
     def _write(self, checkpoint: Checkpoint) -> None:
         try:
+            self._sync()
             self._store.save(checkpoint)
-        except SaveFailed as error:
+        except (SaveFailed, OSError) as error:
             self.failures += 1
+            reason = error.strerror if isinstance(error, OSError) else error
             self._say(
                 _(
                     "Warning: no checkpoint of step {step} ({reason}). Training goes on; the "
                     "older checkpoints in {folder} are whole."
-                ).format(step=checkpoint.step, reason=error, folder=self._store.folder)
+                ).format(step=checkpoint.step, reason=reason, folder=self._store.folder)
             )
         else:
             self.saved_step = checkpoint.step
@@ -114,15 +136,14 @@ def restore(checkpoint: Checkpoint, model: nn.Module, update: Update) -> None:
                 tensor.copy_(stored[name])
 
 
-def snapshot_bytes(model: nn.Module, update: Update) -> int:
-    """Return the host memory that the copies of `Snapshots` take."""
-    tensors = [*_weights(model).values(), *_moments(model, update).values()]
-    return sum(tensor.nbytes for tensor in tensors)
-
-
 def _weights(model: nn.Module) -> dict[str, Tensor]:
-    weights: dict[str, Tensor] = model.state_dict()
-    return weights
+    """Return what training changes; a frozen weight is as the starting model has it."""
+    held: dict[str, Tensor] = model.state_dict(keep_vars=True)
+    return {
+        name: tensor.detach()
+        for name, tensor in held.items()
+        if tensor.requires_grad or not isinstance(tensor, nn.Parameter)
+    }
 
 
 def _moments(model: nn.Module, update: Update) -> dict[str, Tensor]:

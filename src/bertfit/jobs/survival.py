@@ -24,7 +24,7 @@ from bertfit.jobs.stopping import Stopped, StopSignals
 from bertfit.jobs.train_state import TrainState
 from bertfit.language import _
 from bertfit.types import Batch
-from bertfit.units import parse_interval
+from bertfit.units import Interval, parse_interval
 
 # How often the folder is looked into for a word to stop: a look takes microseconds.
 LOOK_SECONDS = 0.5
@@ -163,6 +163,7 @@ class Checkpoints:
         save_every: as the user says it.
         card: whose memory a copy may run out of.
         say: told of saves that failed.
+        sync: has the run's other files on the disk; called before a checkpoint is written.
     """
 
     def __init__(
@@ -173,16 +174,20 @@ class Checkpoints:
         save_every: str,
         card: Card,
         say: Callable[[str], None],
+        sync: Callable[[], None],
     ) -> None:
-        self._snapshots = Snapshots(store, model, update, say)
+        self._snapshots = Snapshots(store, model, update, say, sync)
         self._interval = parse_interval(save_every)
         self._card, self._say = card, say
+        if self.are_wanted:
+            # Where memory ends here, the first checkpoint tries again, and warns.
+            attempt(self._snapshots.prepare, card)
         self._last_step, self._last_time = 0, time.monotonic()
 
     @property
     def are_wanted(self) -> bool:
         """Whether the user wants any."""
-        return self._interval.steps is not None or self._interval.seconds is not None
+        return self._interval != Interval()
 
     def due(self, step: int) -> bool:
         """Say whether the interval is over; not while the last one is still being written."""

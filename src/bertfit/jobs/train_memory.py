@@ -5,7 +5,7 @@ import math
 from torch import nn
 
 from bertfit.config import JobConfig
-from bertfit.engine.fence import check_floor, check_host, floor_bytes, take
+from bertfit.engine.fence import check_floor, check_host, floor_bytes, snapshot_bytes, take
 from bertfit.engine.optim import Update, parameter_groups
 from bertfit.engine.recovery import Steps
 from bertfit.engine.workplace import Workplace
@@ -18,6 +18,7 @@ from bertfit.models.encoder import head_parameters
 from bertfit.models.tagger import Tagger
 from bertfit.planning.levers import TrainSettings, encoder_layers, prepare_model
 
+from bertfit.units import Interval, parse_interval
 CPU_MICRO_BATCH_TOKENS = 1024
 CARD_MICRO_BATCH_TOKENS = 8192
 HEAD_LEARNING_RATE = 1e-3
@@ -98,13 +99,15 @@ def _check_memory(job: JobConfig, tagger: Tagger, place: Workplace) -> int:
         check_floor(job.budget, needed, place.context_bytes)
     held = sum(p.numel() * p.element_size() for p in tagger.model.parameters())
     # On a card the host holds the model once more while it is saved.
-    check_host(held if place.device.type == "cuda" else needed - held)
+    check_host(copied + (held if place.device.type == "cuda" else needed - held))
     return needed
 
 
 def _make_update(job: JobConfig, model: nn.Module) -> Update:
     groups = parameter_groups(
         model,
+    saves = parse_interval(job.save_every) != Interval()
+    copied = snapshot_bytes(tagger.model) if saves else 0
         [parameter for __, parameter in head_parameters(model)],
         learning_rate=job.learning_rate or default_learning_rate(model),
         head_learning_rate=job.head_learning_rate or HEAD_LEARNING_RATE,

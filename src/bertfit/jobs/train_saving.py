@@ -72,7 +72,7 @@ class Saving:
         self._dev, self._log, self._progress = dev, log, progress
         self._identity, self._num_steps, self._say = survival.identity, num_steps, say
         self.checkpoints = Checkpoints(
-            survival.store, steps.model, steps.update, save_every, steps.card, say
+            survival.store, steps.model, steps.update, save_every, steps.card, say, folder.sync
         )
 
     def save_model(self) -> None:
@@ -101,7 +101,6 @@ class Saving:
 
     def take_checkpoint(self, finished: bool = False) -> None:
         """Begin to save where the run is; the log was read before."""
-        self._folder.sync()
         self.checkpoints.take(self._state(finished))
 
     def _state(self, finished: bool) -> TrainState:
