@@ -1,10 +1,16 @@
-"""AdamW with clipping and the non-finite guard folded into its fused kernel, and the schedule."""
+"""The optimizer with clipping and the guard against non-finite steps inside, and the schedule."""
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from bertfit.config import OptimizerName
+from bertfit.engine.adafactor import Adafactor
+from bertfit.engine.compact_adamw import CompactAdamW
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +40,7 @@ def parameter_groups(
     learning_rate: float,
     head_learning_rate: float,
     weight_decay: float,
-) -> list[dict[str, object]]:
+) -> list[dict[str, Any]]:
     """Sort the trainable parameters by learning rate and decay.
 
     Biases and the weights of norms (every parameter of one dimension) are not decayed.
@@ -63,27 +69,47 @@ class Update:
     """The optimizer, its clipping and its guard.
 
     Clipping, the loss scale and the check for non-finite gradients go through the `grad_scale` and
-    `found_inf` inputs of torch's fused AdamW: no pass over the gradients of their own, and the
-    host is not asked. The state is made at once, so that the update allocates nothing later.
+    `found_inf` inputs of torch's fused optimizers, which ours have too: no pass over the gradients
+    of their own, and the host is not asked. The state is made at once, so that the update does not
+    grow what a run holds.
+
+    Args:
+        groups: from `parameter_groups`.
+        max_grad_norm: 0 does not clip.
+        optimizer: what makes the update.
 
     Attributes:
         begun: whether an update was begun since the gradients were dropped; from then on the step
             cannot be run again.
+        parameters: what is trained, in the model.
+        masters: what is changed for each of them: itself, or the weight that it is rounded from.
     """
 
-    def __init__(self, groups: list[dict[str, object]], *, max_grad_norm: float) -> None:
-        self.optimizer = torch.optim.AdamW(groups, fused=True)
+    def __init__(
+        self,
+        groups: list[dict[str, Any]],
+        *,
+        max_grad_norm: float,
+        optimizer: OptimizerName = "adamw",
+    ) -> None:
+        self.optimizer = _optimizer(groups, optimizer)
         self.max_grad_norm = max_grad_norm
         self.begun = False
-        self.parameters: list[nn.Parameter] = [
+        self.masters: list[nn.Parameter] = [
             p for group in self.optimizer.param_groups for p in group["params"]
         ]
-        for parameter in self.parameters:
-            self.optimizer.state[parameter] = {
-                "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
-                "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),
-                "exp_avg_sq": torch.zeros_like(parameter, memory_format=torch.preserve_format),
-            }
+        self.parameters = self.masters
+
+    def master(self, parameter: nn.Parameter) -> Tensor:
+        """Return the weight that is updated for a parameter of the model, trained or not."""
+        return parameter
+
+    def publish(self) -> None:
+        """Tell the model that the masters were changed from outside; here they are its own."""
+
+    def unrounded(self) -> AbstractContextManager[None]:
+        """Give the model the weights as they are to be saved while the block runs."""
+        return nullcontext()
 
     def clear(self) -> None:
         """Drop all gradients."""
@@ -106,7 +132,7 @@ class Update:
         Returns:
             The gradient norm before clipping and 1.0 where the update was refused, both () float32.
         """
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        gradients = [p.grad for p in self.masters if p.grad is not None]
         if not gradients:  # no token of the step was labelled
             return torch.zeros_like(loss), torch.zeros_like(loss)
         norm = nn.utils.get_total_norm(gradients, foreach=True)
@@ -121,3 +147,47 @@ class Update:
         self.begun = True
         self.optimizer.step()
         return norm, refused
+
+
+class _ForeachAdamW(torch.optim.AdamW):
+    """torch's AdamW as others run it by default, to be compared with; it asks the host."""
+
+    grad_scale: Tensor
+    found_inf: Tensor
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient, unless the gradients are refused."""
+        if bool(self.found_inf):
+            return
+        gradients = [p.grad for group in self.param_groups for p in group["params"]]
+        torch._foreach_div_([g for g in gradients if g is not None], self.grad_scale)
+        scale, found_inf = self.grad_scale, self.found_inf
+        del self.grad_scale, self.found_inf  # torch's own step refuses them
+        super().step()
+        self.grad_scale, self.found_inf = scale, found_inf
+
+
+def _optimizer(groups: list[dict[str, Any]], name: OptimizerName) -> torch.optim.Optimizer:
+    """Make an optimizer with its state."""
+    if name == "adamw-8bit":
+        return CompactAdamW(groups, storage="8bit")
+    if name == "adamw-bf16":
+        return CompactAdamW(groups, storage="bf16")
+    if name == "adafactor":
+        return Adafactor(groups)
+    if name == "sgd":
+        return torch.optim.SGD(groups, fused=True)
+    foreach = name == "adamw-foreach"
+    optimizer: torch.optim.AdamW = (
+        _ForeachAdamW(groups, foreach=True) if foreach else torch.optim.AdamW(groups, fused=True)
+    )
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            # torch keeps the steps of its foreach form on the host.
+            device = "cpu" if foreach else parameter.device
+            optimizer.state[parameter] = {
+                "step": torch.zeros((), dtype=torch.float32, device=device),
+                "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+                "exp_avg_sq": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+            }
+    return optimizer
