@@ -189,6 +189,10 @@ class JobConfig(BaseModel):
         default=False, description=N_("run the Python code that a model repository brings")
     )
 
+    preemption_command: str | None = Field(
+        default=None,
+        description=N_("shell command run every 5 s; save and stop once it succeeds"),
+    )
     @field_validator("train_file", "eval_file", "labels", "allow", mode="before")
     @classmethod
     def _one_or_many(cls, value: object) -> object:
@@ -255,6 +259,14 @@ def job_config(values: Mapping[str, Any], config_file: Path | None = None) -> Jo
 
 def validated(record: type[Record], values: Mapping[str, Any]) -> Record:
     """Make a record of values, or report every fault at once.
+    @field_validator("preemption_command")
+    @classmethod
+    def _preemption_command_says_something(cls, value: str | None) -> str | None:
+        # To a shell, nothing is a command that succeeds.
+        if value is not None and not value.strip():
+            raise ValueError(_("must not be empty"))
+        return value
+
 
     Raises:
         ConfigError: with all faults in one message.

@@ -1,11 +1,14 @@
 """Stopping and going on: the resumed run is the same run, to the last bit."""
 
 import json
+import shlex
 import signal
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -13,7 +16,7 @@ from safetensors.torch import load_file
 from bertfit.config import JobConfig, job_config
 from bertfit.engine.step import StepResult, train_step
 from bertfit.errors import ConfigError, Interrupted
-from bertfit.jobs import survival
+from bertfit.jobs import preemption, survival
 from bertfit.jobs import train as train_module
 from bertfit.jobs.checkpoints import CheckpointStore, Disk
 from bertfit.jobs.resume import resumed
@@ -225,6 +228,70 @@ def test_a_preemption_file_stops_the_run(
             run(asked)
     notice.unlink()
     assert same(calm, run(asked).output_dir)
+
+
+def test_a_preemption_command_that_succeeds_stops_the_run(
+    data: Path, calm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(survival, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(preemption, "COMMAND_SECONDS", 0.01)
+    notice = tmp_path / "it's taken"
+    command = f"test -e {shlex.quote(str(notice))}"
+    asked = job(data, tmp_path / "run", preemption_command=command)
+    looks = []
+
+    def announce(step: int) -> None:
+        if step == 6:
+            notice.touch()
+        if step >= 6:
+            time.sleep(0.05)
+            looks.append(step)
+
+    with monkeypatch.context() as patch:
+        with_step(patch, announce)
+        with pytest.raises(
+            Interrupted, match=r"\(--preemption-command test -e .*everything is saved"
+        ):
+            run(asked)
+    assert looks, "not stopped before it was announced"
+    notice.unlink()
+    assert same(calm, run(asked).output_dir)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("", "must not be empty"),
+        ("  ", "must not be empty"),
+        ("no-such-program-here --now", r"the shell cannot run it \(exit code 127\)"),
+        ("/", r"the shell cannot run it \(exit code 126\)"),
+        ("sleep 60", "no answer within"),
+    ],
+)
+def test_a_preemption_command_that_cannot_answer_is_refused_before_training(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, message: str
+) -> None:
+    monkeypatch.setattr(preemption, "PATIENCE_SECONDS", 0.3)
+    with pytest.raises(ConfigError, match=message):
+        run(job(data, tmp_path / "run", preemption_command=command))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_preemption_command_that_stops_answering_is_named_once_and_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preemption, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(preemption, "COMMAND_SECONDS", 0.01)
+    said: list[str] = []
+    began = time.monotonic()
+    with preemption.Preemption(None, "sleep 61.5 & sleep 61.5", said.append) as looking:
+        time.sleep(0.5)
+        assert looking.word() == ""
+    assert time.monotonic() - began < 5
+    assert len(said) == 1 and "no answer within 0 s" in said[0]
+    assert not [
+        p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", "61.5"]
+    ]
 
 
 def test_a_run_in_another_thread_takes_no_signals_and_trains(data: Path, tmp_path: Path) -> None:

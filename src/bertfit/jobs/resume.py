@@ -35,6 +35,7 @@ LEVERS = frozenset(
         "logging_steps",
         "save_every",
         "preemption_file",
+        "preemption_command",
         "trust_remote_code",
     }
 )

@@ -14,10 +14,13 @@ class StopSignals:
     """Takes SIGINT and SIGTERM while a job runs; a second Ctrl-C stops at once.
 
     Outside the main thread Python allows no handlers, so nothing is taken there.
+
+    Attributes:
+        cause: what asked for the stop, in a word; empty until then.
     """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.cause = ""
         self._before: dict[int, object] = {}
 
     def check(self) -> None:
@@ -26,13 +29,13 @@ class StopSignals:
         Raises:
             Stopped: it was.
         """
-        if self.asked:
+        if self.cause:
             raise Stopped
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        if self.asked and number == signal.SIGINT:
+        if self.cause and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.asked = True
+        self.cause = self.cause or ("Ctrl-C" if number == signal.SIGINT else "SIGTERM")
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self, overload
 
@@ -17,6 +16,7 @@ from bertfit.engine.optim import Update
 from bertfit.engine.step import StepResult
 from bertfit.errors import Interrupted
 from bertfit.jobs.checkpoints import Checkpoint, CheckpointStore
+from bertfit.jobs.preemption import Preemption
 from bertfit.jobs.resume import changed, refuse_changed
 from bertfit.jobs.run_status import RunRecord
 from bertfit.jobs.snapshots import Snapshots
@@ -57,16 +57,16 @@ def stop_at_once() -> Iterator[None]:
 
 
 class StopRequests:
-    """A stop that was asked for: by a signal, by `bertfit stop`, or by a preemption file.
+    """A stop that was asked for: by a signal, by `bertfit stop`, or as the machine is taken away.
 
     Args:
         record: of the run; its folder is looked into.
-        preemption_file: a file that appears when the machine is about to be taken away.
+        preemption: looks out for word that the machine is about to be taken away.
     """
 
-    def __init__(self, record: RunRecord, preemption_file: Path | None) -> None:
+    def __init__(self, record: RunRecord, preemption: Preemption) -> None:
         self._signals = StopSignals()
-        self._record, self._file = record, preemption_file
+        self._record, self._preemption = record, preemption
         self._looked = 0.0
 
     def check(self) -> None:
@@ -78,9 +78,18 @@ class StopRequests:
         now = time.monotonic()
         if now - self._looked > LOOK_SECONDS:
             self._looked = now
-            if self._record.stop_is_asked() or (self._file is not None and self._file.exists()):
-                self._signals.asked = True
+            if self._record.stop_is_asked():
+                self._signals.cause = "bertfit stop"
+            elif word := self._preemption.word():
+                self._signals.cause = word
         self._signals.check()
+
+    @property
+    def cause(self) -> str:
+        """What asked for the stop."""
+        if self._record.stop_is_asked():
+            return "bertfit stop"  # it sends SIGTERM too, where it can
+        return self._signals.cause
 
     def between_micro_batches(self, step: _Step) -> _Step:
         """Return the step, checking before every micro-batch: a stop leaves the step undone."""
@@ -94,6 +103,7 @@ class StopRequests:
 
     def __enter__(self) -> Self:
         self._signals.__enter__()
+        self._preemption.__enter__()
         return self
 
     def __exit__(
@@ -102,6 +112,7 @@ class StopRequests:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._preemption.__exit__(kind, error, trace)
         self._signals.__exit__(kind, error, trace)
 
 

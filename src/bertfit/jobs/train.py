@@ -27,6 +27,7 @@ from bertfit.jobs.corpus import Corpus, Say, read_corpus
 from bertfit.jobs.dev_scores import DevScores, one_line, score_of
 from bertfit.jobs.lessons import Lessons, make_lessons
 from bertfit.jobs.predict import Predictor
+from bertfit.jobs.preemption import Preemption, try_command
 from bertfit.jobs.resume import identity_of, may_go_on
 from bertfit.jobs.run_folder import RunFolder, default_folder
 from bertfit.jobs.run_status import RunRecord, was_announced
@@ -102,6 +103,8 @@ def train(
         record = stack.enter_context(RunRecord(output)) if was_announced(output) else None
         if job.model != TINY:
             find_model(job.model)  # a wrong name shows before the data are read
+        if job.preemption_command is not None:
+            try_command(job.preemption_command)
         corpus = read_corpus(job, say)
         torch.manual_seed(job.seed)
         tagger = starting_tagger(job, corpus, say)
@@ -110,7 +113,9 @@ def train(
         store = CheckpointStore(output / "checkpoints")
         survival = Survival(
             record=record,
-            stops=StopRequests(record, job.preemption_file),
+            stops=StopRequests(
+                record, Preemption(job.preemption_file, job.preemption_command, say)
+            ),
             store=store,
             identity=identity,
             checkpoint=find_checkpoint(store, identity, job.overwrite, say) if goes_on else None,
@@ -200,7 +205,7 @@ class _Training:
             with self.survival.stops:
                 self._run_epochs()
         except Stopped:
-            raise self.saving.interrupted() from None
+            raise self.saving.interrupted(self.survival.stops.cause) from None
         except Exception:
             # The next run in this process may be of the same folder.
             self.saving.checkpoints.finish()

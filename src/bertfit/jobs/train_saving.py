@@ -140,8 +140,12 @@ class Saving:
             _("Going on after step {step} of {all}.").format(step=at.step, all=self._num_steps)
         )
 
-    def interrupted(self) -> Interrupted:
-        """Save what there is, between two steps, and say how to go on."""
+    def interrupted(self, cause: str) -> Interrupted:
+        """Save what there is, between two steps, and say how to go on.
+
+        Args:
+            cause: what asked for the stop.
+        """
         self._steps.update.clear()  # of a step half done
         self._log.read()
         saved, step = None, self._progress.step
@@ -150,12 +154,14 @@ class Saving:
             saved = self.checkpoints.finish()
         if saved == step:
             message = _(
-                "Stopped after step {step} of {all}; everything is saved. The same command goes "
-                "on, or: bertfit train --resume {folder}"
+                "Stopped after step {step} of {all} ({cause}); everything is saved. The same "
+                "command goes on, or: bertfit train --resume {folder}"
             )
         else:
             message = _(
-                "Stopped after step {step} of {all}, which is not saved. The same command goes on "
-                "from the newest checkpoint, or: bertfit train --resume {folder}"
+                "Stopped after step {step} of {all} ({cause}), which is not saved. The same "
+                "command goes on from the newest checkpoint, or: bertfit train --resume {folder}"
             )
-        return Interrupted(message.format(step=step, all=self._num_steps, folder=self._folder.path))
+        return Interrupted(
+            message.format(step=step, all=self._num_steps, cause=cause, folder=self._folder.path)
+        )
