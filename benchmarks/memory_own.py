@@ -9,21 +9,19 @@ import os
 import subprocess
 import sys
 import tempfile
+from itertools import islice
 from pathlib import Path
 
 import torch
 import transformers
 
-from bertfit.engine.optim import Update, parameter_groups
-from bertfit.engine.precision import autocast
-from bertfit.engine.step import forward, train_step
-from bertfit.models.encoder import head_parameters
-from bertfit.planning import estimate
-from bertfit.planning.levers import PredictSettings, TrainSettings, prepare_model
+from bertfit.planning import estimate, program
+from bertfit.planning.levers import EmbedSettings, PredictSettings, TrainSettings
 from bertfit.types import DeviceSpec
 
 PHANTOM = Path(__file__).resolve().parents[2] / "shared/tools/phantom_gpu"
 NUM_TAGS = 9
+ROUNDS = 3  # of the job's steps or batches; the peak is steady by then
 
 MODELS = {
     "bert": ("Bert", dict(vocab_size=21128)),
@@ -64,11 +62,14 @@ def build(job):
 
 def settings_of(job):
     values = {name: job[name] for name in job if name not in ("model", "attention", "sm", "kind")}
+    if job["kind"] == "train":
+        values["steps"] = tuple(tuple(map(tuple, step)) for step in values["steps"])
+        return TrainSettings(num_tags=NUM_TAGS, **values)
+    values["batches"] = tuple(map(tuple, values["batches"]))
     if job["kind"] == "predict":
-        values["batches"] = tuple(map(tuple, values["batches"]))
         return PredictSettings(num_tags=NUM_TAGS, **values)
-    values["steps"] = tuple(tuple(map(tuple, step)) for step in values["steps"])
-    return TrainSettings(num_tags=NUM_TAGS, **values)
+    values["layers"] = tuple(values.get("layers", ()))
+    return EmbedSettings(**values)
 
 
 def jobs():
@@ -116,44 +117,10 @@ def jobs():
 
 def run_one(job):
     """Inside the stub runtime: run the job and print the peaks."""
-    device = torch.device("cuda")
-    model = build(job).to_empty(device="cpu")
     settings = settings_of(job)
-    make = estimate._batch
-    if job["kind"] == "train":
-        prepare_model(model, settings)
-        model = model.to(device)
-        model.train()
-        groups = parameter_groups(
-            model,
-            [p for _, p in head_parameters(model)],
-            learning_rate=1e-5,
-            head_learning_rate=1e-3,
-            weight_decay=0.01,
-        )
-        update = Update(groups, max_grad_norm=settings.max_grad_norm)
-        scale = estimate.FP16_SCALE if settings.precision == "fp16" else 1.0
-        for _ in range(3):
-            for step in settings.steps:
-                batches = [make(shape, settings, labels=True) for shape in step]
-                train_step(
-                    model,
-                    update,
-                    batches,
-                    device=device,
-                    precision=settings.precision,
-                    loss_scale=scale,
-                )
-    else:
-        model = model.to(device).eval()
-        for _ in range(3):
-            for shape in settings.batches:
-                with torch.inference_mode():
-                    with autocast(settings.precision, device):
-                        logits = forward(model, make(shape, settings, labels=False), device)
-                    scores = logits.float().log_softmax(-1)
-                    scores.argmax(-1).cpu()
-                    del logits, scores
+    model, layers = program.prepare(build(job).to_empty(device="cpu"), settings)
+    for _ in islice(program.run(model, layers, settings, torch.device("cuda")), ROUNDS):
+        pass
     stats = torch.cuda.memory_stats()
     return {
         "max_memory_allocated": stats["allocated_bytes.all.peak"],

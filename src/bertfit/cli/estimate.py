@@ -63,6 +63,19 @@ def _estimate(
         ),
         style="green" if fits else "red",
     )
+    console.print(
+        _("On the host: {host}, of which {pinned} are pinned; the data come on top.").format(
+            host=format_bytes(found.host_bytes), pinned=format_bytes(found.pinned_bytes)
+        )
+    )
+    if asked.mode == "train" and asked.used_rows is None and not asked.frozen_embeddings:
+        console.print(
+            _(
+                "Every row of the embedding is counted. A job trains only those of pieces that "
+                "occur in its data: say how many with --used-rows."
+            ),
+            style="dim",
+        )
     if effects:
         print_effects(effects)
     return 0 if fits else 3

@@ -15,7 +15,7 @@ _CATEGORIES = {
     "gradient": (N_("gradients"), N_("how each weight should move, one number per weight")),
     "optimizer_state": (
         N_("optimizer"),
-        N_("what AdamW remembers of earlier steps, two numbers per weight"),
+        N_("what the optimizer remembers of earlier steps; AdamW two numbers per weight"),
     ),
     "activation": (
         N_("activations"),

@@ -179,6 +179,14 @@ def _to(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> object
     return torch.zeros(tensor.shape, dtype=wanted)
 
 
+@handles(torch.tensor, torch.as_tensor)
+def _from_data(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> object:
+    """Make the tensor on the host and move it, as `internal_new_from_data` does."""
+    device = kwargs.pop("device", None)
+    made = func(*args, **kwargs)
+    return made if device is None else _to(face, Tensor.to, (made, device), {})
+
+
 @handles(Tensor.cuda)
 def _cuda(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> object:
     return _to(face, Tensor.to, (args[0], CUDA), {})

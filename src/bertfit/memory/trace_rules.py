@@ -244,6 +244,8 @@ def _reduction(t: OpTrace, x: Tensor, dims: list[int]) -> None:
 
 
 _WITH_DIMS = {aten.sum.dim_IntList, aten.mean.dim, aten.amax.default, aten.amin.default}
+# aten/src/ATen/native/ReduceOpsUtils.h, `make_reduction_from_ty`: whole numbers are cast before.
+_SUMS = {aten.sum.default, aten.sum.dim_IntList}
 _NORMS = {aten.linalg_vector_norm.default: 2, aten.norm.ScalarOpt_dim: 2, aten.norm.Scalar: 9}
 _WITH_DIM = {aten.argmax.default, aten.max.dim, aten.min.dim, aten.all.dim, aten.any.dim}
 
@@ -268,7 +270,9 @@ def _reduce(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> 
         dims = [args[1]]
     elif func in _NORMS and len(args) > _NORMS[func] and args[_NORMS[func]]:
         dims = list(args[_NORMS[func]])
-    out = t.note_all(func(*args, **kwargs))
+    out: Any = t.note_all(func(*args, **kwargs))
+    if func in _SUMS and not x.is_floating_point() and x.dtype != out.dtype:
+        x = t.like(x, out.dtype)
     _reduction(t, x, dims)
     return out
 
@@ -329,10 +333,15 @@ def _held_once(tensor: Tensor) -> bool:
 
 @rule(aten.index.Tensor)
 def _index(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
-    """Source: aten/src/ATen/native/TensorAdvancedIndexing.cpp, `make_info` expands indices."""
+    """Copy indices whose strides differ.
+
+    Source: aten/src/ATen/native/TensorAdvancedIndexing.cpp, `AdvancedIndex::AdvancedIndex`.
+    """
     given = [index for index in args[1] if index is not None]
     shape = torch.broadcast_shapes(*(i.shape for i in given))  # type: ignore[no-untyped-call]
-    copies = [t.contiguous(index.expand(shape)) for index in given]
+    copies = [index.expand(shape) for index in given]
+    if any(index.stride() != copies[0].stride() for index in copies):
+        copies = [t.contiguous(index) for index in copies]
     out = t.note_all(func(*args, **kwargs), args)
     del copies
     return out
@@ -361,6 +370,21 @@ def _cumulate(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -
     out: Any = t.note_all(func(*args, **kwargs), args)
     if args[0].dtype != out.dtype:
         t.like(args[0], out.dtype)
+    return out
+
+
+@rule(aten.nonzero.default)
+def _nonzero(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """Find nothing, for values are not known; the callers of ours look for rare faults.
+
+    Source: aten/src/ATen/native/cuda/Nonzero.cu: a count, then what CUB needs to make it and to
+    pick (1 and 1,023 bytes for up to 4,096 elements, seen on the stub runtime).
+    """
+    count = t.new((), torch.int32)
+    t.temporary(1)
+    out = t.new((0, args[0].ndim), torch.int64)
+    t.temporary(1023)
+    del count
     return out
 
 

@@ -1,24 +1,19 @@
 """Know the peak before the run: trace the real step, replay it in the simulated allocator."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from torch import nn
 
-from bertfit.engine.optim import Update, parameter_groups
-from bertfit.engine.precision import autocast
-from bertfit.engine.step import forward, train_step
 from bertfit.memory.allocator import AllocationFailure, Block, CachingAllocator, round_size
 from bertfit.memory.kernels import Chip
 from bertfit.memory.trace import Recorder, record
-from bertfit.models.encoder import head_parameters
-from bertfit.planning.levers import PredictSettings, Settings, Shape, TrainSettings, prepare_model
-from bertfit.types import Batch, DeviceSpec, MemoryEstimate
+from bertfit.planning import program
+from bertfit.planning.levers import Settings
+from bertfit.types import DeviceSpec, MemoryEstimate
 
 MARGIN = 0.01  # of what is reserved; see `required_bytes`
-FP16_SCALE = 65536.0  # engine.precision.LossScale begins with it
 MAX_CYCLES = 6
 # Resident memory of a process that has imported torch and transformers, measured on Linux with
 # torch 2.14: 0.6 GiB, and about 0.4 GiB more once CUDA's libraries are loaded.
@@ -128,11 +123,11 @@ def simulate(
         compute_capability=device.compute_capability, multiprocessors=device.multiprocessors
     )
     allocator = CachingAllocator(capacity_bytes, expandable_segments=settings.expandable_segments)
-    model = build_model()
+    model, layers = program.prepare(build_model(), settings)
     with record(chip, mask_is_full=not settings.padded) as trace:
         simulation = Simulation(allocator=allocator, trace=trace)
         peak, steady = -1, 0
-        for number, _done in enumerate(_program(model, settings)):
+        for number, _done in enumerate(program.run(model, layers, settings, _CARD)):
             trace.mark("round")
             simulation.advance()
             if simulation.stopped_at is not None or number >= MAX_CYCLES:
@@ -198,69 +193,4 @@ def summarize(simulation: Simulation, settings: Settings, device: DeviceSpec) ->
         peak_phase=phase,
         peak_module=module,
         timeline=tuple(simulation.timeline),
-    )
-
-
-def _program(model: nn.Module, settings: Settings) -> Iterator[None]:
-    """Run the job; yields after each round of its steps or batches."""
-    if isinstance(settings, TrainSettings):
-        yield from _training(model, settings)
-    else:
-        yield from _prediction(model, settings)
-
-
-def _training(model: nn.Module, settings: TrainSettings) -> Iterator[None]:
-    prepare_model(model, settings)
-    model = model.to(_CARD)
-    model.train()
-    update = Update(
-        parameter_groups(
-            model,
-            [parameter for __, parameter in head_parameters(model)],
-            learning_rate=1e-5,
-            head_learning_rate=1e-3,
-            weight_decay=0.01,
-        ),
-        max_grad_norm=settings.max_grad_norm,
-    )
-    scale = FP16_SCALE if settings.precision == "fp16" else 1.0
-    result = None
-    while True:
-        for step in settings.steps:
-            batches = [_batch(shape, settings, labels=True) for shape in step]
-            result = train_step(
-                model,
-                update,
-                batches,
-                device=_CARD,
-                precision=settings.precision,
-                loss_scale=scale,
-            )
-        yield
-        del result
-
-
-def _prediction(model: nn.Module, settings: PredictSettings) -> Iterator[None]:
-    model = model.to(_CARD)
-    model.eval()
-    while True:
-        for shape in settings.batches:
-            with torch.inference_mode():
-                with autocast(settings.precision, _CARD):
-                    logits = forward(model, _batch(shape, settings, labels=False), _CARD)
-                scores = logits.float().log_softmax(-1)
-                scores.argmax(-1).cpu()
-                del logits, scores
-        yield
-
-
-def _batch(shape: Shape, settings: Settings, *, labels: bool) -> Batch:
-    zeros = np.zeros(shape, dtype=np.int64)
-    count = shape[0] * shape[1]
-    return Batch(
-        input_ids=zeros,
-        attention_mask=np.ones(shape, dtype=np.int64) if settings.padded else None,
-        labels=zeros if labels else None,
-        num_labelled=count,
-        num_tokens=count,
     )

@@ -1,12 +1,17 @@
 """Every lever of a job that changes its memory, decided; and how a model is prepared for them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import nn
 
-from bertfit.config import Precision
+from bertfit.config import Attention, OptimizerName, Precision
+from bertfit.engine.weights import store_all, store_as_multiplied
 from bertfit.errors import ConfigError
 from bertfit.language import _
+from bertfit.models.layers import keep_layers, num_layers
+from bertfit.models.lora import add_lora
+from bertfit.models.rows import keep_rows
 
 Shape = tuple[int, int]  # windows in a micro-batch, tokens in each
 
@@ -19,28 +24,45 @@ class TrainSettings:
         steps: the micro-batches of each optimizer step, as (windows, tokens). The steps repeat.
         num_tags: K.
         precision: fp32, or what is autocast to.
+        pure_16bit: weights, gradients and the optimizer's state are numbers of `precision` too, and
+            nothing is autocast.
+        autocast_cache: weights are cast once in a forward, and the casts live as long as it.
+        attn_implementation: attention code of transformers; None leaves the model as it was built.
+        optimizer: what makes the update; see `engine.optim`.
         padded: some window is shorter than its batch, so an attention mask is given.
         max_grad_norm: 0 does not clip.
         checkpointed_layers: so many of the encoder's first layers are computed twice.
+        used_rows: so many pieces of the vocabulary occur in the data; only their rows of the
+            embedding are on the card. None counts all of them, which is never too little.
         frozen_embeddings: the embeddings are not trained.
         frozen_layers: so many of the encoder's first layers are not trained.
+        lora_rank: of adapters, which are trained in place of the encoder; 0 is without.
+        first_layers: so many of the encoder's layers are kept; None keeps all.
         expandable_segments: as in `PYTORCH_ALLOC_CONF`.
     """
 
     steps: tuple[tuple[Shape, ...], ...]
     num_tags: int
     precision: Precision = "fp32"
+    pure_16bit: bool = False
+    autocast_cache: bool = True
+    attn_implementation: Attention | None = None
+    optimizer: OptimizerName = "adamw"
     padded: bool = True
     max_grad_norm: float = 1.0
     checkpointed_layers: int = 0
+    used_rows: int | None = None
     frozen_embeddings: bool = False
     frozen_layers: int = 0
+    lora_rank: int = 0
+    first_layers: int | None = None
     expandable_segments: bool = False
 
     def __post_init__(self) -> None:
         if not self.steps or not all(self.steps):
             raise ConfigError(_("A training job needs at least one micro-batch in every step."))
         check_shapes([shape for step in self.steps for shape in step])
+        _check_pure(self.pure_16bit, self.precision)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +73,8 @@ class PredictSettings:
         batches: (windows, tokens) of each batch. They repeat.
         num_tags: K.
         precision: fp32, or what is autocast to.
+        pure_16bit: all weights are numbers of `precision`, and nothing is autocast.
+        attn_implementation: attention code of transformers; None leaves the model as it was built.
         padded: some window is shorter than its batch, so an attention mask is given.
         expandable_segments: as in `PYTORCH_ALLOC_CONF`.
     """
@@ -58,17 +82,50 @@ class PredictSettings:
     batches: tuple[Shape, ...]
     num_tags: int
     precision: Precision = "fp32"
+    pure_16bit: bool = False
+    attn_implementation: Attention | None = None
     padded: bool = True
     expandable_segments: bool = False
 
     def __post_init__(self) -> None:
         check_shapes(self.batches)
+        _check_pure(self.pure_16bit, self.precision)
 
 
-Settings = TrainSettings | PredictSettings
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbedSettings:
+    """How vectors are made.
+
+    Attributes:
+        batches: (windows, tokens) of each batch. They repeat.
+        precision: fp32, or what is autocast to.
+        pure_16bit: all weights are numbers of `precision`, and nothing is autocast.
+        attn_implementation: attention code of transformers; None leaves the model as it was built.
+        padded: some window is shorter than its batch, so an attention mask is given.
+        layers: whose outputs are summed; empty is the model's own output. The layers above the
+            last of them are not built.
+        every_token: one vector for each token, not one for each window.
+        expandable_segments: as in `PYTORCH_ALLOC_CONF`.
+    """
+
+    batches: tuple[Shape, ...]
+    precision: Precision = "fp32"
+    pure_16bit: bool = False
+    attn_implementation: Attention | None = None
+    padded: bool = True
+    layers: tuple[int, ...] = ()
+    every_token: bool = False
+    expandable_segments: bool = False
+
+    def __post_init__(self) -> None:
+        check_shapes(self.batches)
+        _check_pure(self.pure_16bit, self.precision)
 
 
-def check_shapes(shapes: "list[Shape] | tuple[Shape, ...]") -> None:
+Settings = TrainSettings | PredictSettings | EmbedSettings
+
+
+def check_shapes(shapes: Sequence[Shape]) -> None:
     """Refuse sizes that no batch has.
 
     Raises:
@@ -86,15 +143,26 @@ def check_shapes(shapes: "list[Shape] | tuple[Shape, ...]") -> None:
             )
 
 
+def _check_pure(pure_16bit: bool, precision: Precision) -> None:
+    if pure_16bit and precision == "fp32":
+        raise ConfigError(
+            _("Pure 16-bit weights need a 16-bit precision: use --precision bf16 or fp16.")
+        )
+
+
 def prepare_model(model: nn.Module, settings: TrainSettings) -> None:
-    """Freeze and checkpoint what the settings say, before the model is moved.
+    """Cut, freeze, checkpoint and store as the settings say, before the model is moved.
 
     Raises:
-        ConfigError: more layers than the encoder has, or a model without checkpointing.
+        ConfigError: more layers than the encoder has, or a model without what is asked.
     """
-    base = _encoder(model)
+    set_attention(model, settings.attn_implementation)
+    if settings.first_layers is not None:
+        keep_layers(_encoder(model), settings.first_layers)
+    if settings.lora_rank:
+        add_lora(model, settings.lora_rank)
     if settings.frozen_embeddings:
-        base.get_submodule("embeddings").requires_grad_(False)
+        _embeddings(model).requires_grad_(False)
     if settings.frozen_layers or settings.checkpointed_layers:
         layers = encoder_layers(model)
         for wanted in (settings.frozen_layers, settings.checkpointed_layers):
@@ -107,6 +175,82 @@ def prepare_model(model: nn.Module, settings: TrainSettings) -> None:
         for layer in layers[: settings.frozen_layers]:
             layer.requires_grad_(False)
         _checkpoint(model, layers, settings.checkpointed_layers)
+    if settings.pure_16bit:
+        store_all(model, settings.precision)
+
+
+def prepare_inference(
+    model: nn.Module, settings: PredictSettings | EmbedSettings
+) -> tuple[nn.Module, tuple[int, ...]]:
+    """Store and cut a token classifier as the settings say, before it is moved.
+
+    Returns:
+        What computes (the classifier, or its encoder), and the layers whose outputs are summed.
+
+    Raises:
+        ConfigError: the model has not so many layers, or not that attention.
+    """
+    set_attention(model, settings.attn_implementation)
+    if settings.pure_16bit:
+        store_all(model, settings.precision)
+    else:
+        store_as_multiplied(model, settings.precision)
+    if isinstance(settings, PredictSettings):
+        return model, ()
+    encoder, layers = _encoder(model), settings.layers
+    if layers:
+        count = num_layers(encoder)
+        if not all(0 <= layer <= count for layer in layers):
+            raise ConfigError(
+                _("{wanted} layers were asked for, but the encoder has {count}.").format(
+                    wanted=max(layers, key=abs), count=count
+                )
+            )
+        keep_layers(encoder, max(layers))
+    return encoder, () if layers == (num_layers(encoder),) else layers
+
+
+def keep_used_rows(model: nn.Module, used_rows: int | None) -> None:
+    """Keep so many rows of the input embedding for the card, as every training job does.
+
+    Which rows they are does not matter to memory. A model without such a table is left as it is.
+
+    Raises:
+        ConfigError: the table has fewer rows, or there is none.
+    """
+    try:
+        table = model.get_input_embeddings()  # type: ignore[operator]
+    except NotImplementedError:  # CANINE hashes characters
+        table = None
+    rows = table.num_embeddings if isinstance(table, nn.Embedding) else 0
+    if used_rows is not None and used_rows > rows:
+        raise ConfigError(
+            _("{wanted} pieces are said to occur, but the model's vocabulary has {rows}.").format(
+                wanted=used_rows, rows=rows
+            )
+        )
+    if rows:
+        keep_rows(model, range(used_rows or rows))
+
+
+def set_attention(model: nn.Module, attention: Attention | None) -> None:
+    """Choose the attention code of a model that is built.
+
+    Raises:
+        ConfigError: the model does not have it.
+    """
+    config = getattr(model, "config", None)
+    if attention is None or config is None or config._attn_implementation == attention:
+        return
+    model.set_attn_implementation(attention)  # type: ignore[operator]
+    if config._attn_implementation != attention:  # transformers only warns
+        raise ConfigError(
+            _("{model} has no '{attention}' attention; it has '{present}'.").format(
+                model=type(model).__name__,
+                attention=attention,
+                present=config._attn_implementation,
+            )
+        )
 
 
 def encoder_layers(model: nn.Module) -> list[nn.Module]:
@@ -119,6 +263,15 @@ def _encoder(model: nn.Module) -> nn.Module:
     base = getattr(model, "base_model", model)
     assert isinstance(base, nn.Module)
     return base
+
+
+def _embeddings(model: nn.Module) -> nn.Module:
+    """Return all tables of a model's embeddings, or the input table where they have no module."""
+    found = getattr(_encoder(model), "embeddings", None)
+    if not isinstance(found, nn.Module):
+        found = model.get_input_embeddings()  # type: ignore[operator]
+    assert isinstance(found, nn.Module)
+    return found
 
 
 def _checkpoint(model: nn.Module, layers: list[nn.Module], count: int) -> None:

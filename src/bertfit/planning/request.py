@@ -16,7 +16,7 @@ from bertfit.memory.device import resolve_device
 from bertfit.models.catalogue import known_config
 from bertfit.models.encoder import build_classifier, config_fields, max_positions
 from bertfit.planning.estimate import BuildModel, estimate_memory
-from bertfit.planning.levers import PredictSettings, Settings, TrainSettings
+from bertfit.planning.levers import EmbedSettings, PredictSettings, Settings, TrainSettings
 from bertfit.planning.request_config import EstimateConfig
 from bertfit.types import DeviceSpec, MemoryEstimate
 
@@ -33,23 +33,40 @@ def settings_of(asked: EstimateConfig, device: DeviceSpec) -> Settings:
     """Return the levers of a question, all decided."""
     precision = asked.precision or card_precision(device)
     shape = (asked.batch_size, asked.max_length)
+    if asked.mode == "train":
+        return TrainSettings(
+            steps=((shape,) * asked.accumulation,),
+            num_tags=asked.num_tags,
+            precision=precision,
+            pure_16bit=asked.pure_16bit,
+            autocast_cache=not asked.no_autocast_cache,
+            attn_implementation=asked.attn_implementation,
+            optimizer=asked.optimizer,
+            padded=not asked.full_windows,
+            max_grad_norm=asked.max_grad_norm,
+            checkpointed_layers=asked.checkpointed_layers,
+            used_rows=asked.used_rows,
+            frozen_embeddings=asked.frozen_embeddings,
+            frozen_layers=asked.frozen_layers,
+            expandable_segments=asked.expandable_segments,
+        )
     if asked.mode == "predict":
         return PredictSettings(
             batches=(shape,),
             num_tags=asked.num_tags,
             precision=precision,
+            pure_16bit=asked.pure_16bit,
+            attn_implementation=asked.attn_implementation,
             padded=not asked.full_windows,
             expandable_segments=asked.expandable_segments,
         )
-    return TrainSettings(
-        steps=((shape,) * asked.accumulation,),
-        num_tags=asked.num_tags,
+    return EmbedSettings(
+        batches=(shape,),
         precision=precision,
+        pure_16bit=asked.pure_16bit,
+        attn_implementation=asked.attn_implementation,
         padded=not asked.full_windows,
-        max_grad_norm=asked.max_grad_norm,
-        checkpointed_layers=asked.checkpointed_layers,
-        frozen_embeddings=asked.frozen_embeddings,
-        frozen_layers=asked.frozen_layers,
+        every_token=asked.every_token,
         expandable_segments=asked.expandable_segments,
     )
 
@@ -65,7 +82,7 @@ def model_builder(asked: EstimateConfig) -> BuildModel:
 
     def build() -> nn.Module:
         with torch.device("meta"):
-            return build_classifier(fields, tags, attn_implementation=asked.attn_implementation)
+            return build_classifier(fields, tags)
 
     limit = max_positions(build().config)
     if limit is not None and asked.max_length > limit:
@@ -117,14 +134,19 @@ def lever_steps(asked: EstimateConfig) -> dict[str, MemoryEstimate]:
             "checkpointed_layers": asked.checkpointed_layers + 1
         }
         changes["--frozen-embeddings"] = {"frozen_embeddings": True}
+        changes[_("--optimizer adamw-8bit: its two numbers per weight in 8 bits")] = {
+            "optimizer": "adamw-8bit"
+        }
+        if asked.precision != "fp32" and not asked.pure_16bit:
+            changes["--no-autocast-cache"] = {"no_autocast_cache": True}
         changes[_("--frozen-layers 1: the first layer is not trained")] = {
             "frozen_layers": asked.frozen_layers + 1
         }
     changes["--expandable-segments"] = {"expandable_segments": True}
     changes["--full-windows"] = {"full_windows": True}
-    other = "eager" if asked.attn_implementation == "sdpa" else "sdpa"
+    other = "sdpa" if asked.attn_implementation == "eager" else "eager"
     changes[f"--attn-implementation {other}"] = {"attn_implementation": other}
-    if asked.precision != "fp32":
+    if asked.precision != "fp32" and not asked.pure_16bit:
         changes["--precision fp32"] = {"precision": "fp32"}
     same = asked.model_dump()
     return {

@@ -2,10 +2,22 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from bertfit.config import Precision
-from bertfit.language import N_
+from bertfit.config import Attention, OptimizerName, Precision
+from bertfit.language import N_, _
+
+# What only a step with a backward has.
+_OF_TRAINING = (
+    "accumulation",
+    "no_autocast_cache",
+    "optimizer",
+    "checkpointed_layers",
+    "used_rows",
+    "frozen_layers",
+    "frozen_embeddings",
+    "max_grad_norm",
+)
 
 
 class EstimateConfig(BaseModel):
@@ -20,17 +32,31 @@ class EstimateConfig(BaseModel):
         default=None,
         description=N_("card of the catalogue (docs/cards.md) or a size such as 4GiB [this one's]"),
     )
-    mode: Literal["train", "predict"] = Field(default="train", description=N_("what is done"))
+    mode: Literal["train", "predict", "embed"] = Field(
+        default="train", description=N_("what is done")
+    )
     batch_size: int = Field(default=16, ge=1, description=N_("windows in one micro-batch"))
     max_length: int = Field(default=128, ge=2, description=N_("tokens in each of them"))
     accumulation: int = Field(default=1, ge=1, description=N_("micro-batches in one step"))
     num_tags: int = Field(default=21, ge=1, description=N_("tags of the head"))
     precision: Precision | None = Field(default=None, description=N_("[what the card does best]"))
-    attn_implementation: Literal["sdpa", "eager"] = Field(
-        default="sdpa", description=N_("attention code of transformers")
+    pure_16bit: bool = Field(
+        default=False, description=N_("all weights are 16-bit too, with no autocast")
     )
+    no_autocast_cache: bool = Field(
+        default=False, description=N_("keep no 16-bit copies of weights during a forward")
+    )
+    attn_implementation: Attention | None = Field(
+        default=None, description=N_("attention code of transformers [sdpa where the model has it]")
+    )
+    optimizer: OptimizerName = Field(default="adamw", description=N_("what makes the update"))
     checkpointed_layers: int = Field(
         default=0, ge=0, description=N_("layers whose activations are computed twice")
+    )
+    used_rows: int | None = Field(
+        default=None,
+        ge=1,
+        description=N_("pieces of the vocabulary that occur in the data [all of them]"),
     )
     frozen_layers: int = Field(default=0, ge=0, description=N_("first layers that are not trained"))
     frozen_embeddings: bool = Field(default=False, description=N_("do not train the embeddings"))
@@ -41,3 +67,21 @@ class EstimateConfig(BaseModel):
         default=False, description=N_("as in PYTORCH_ALLOC_CONF=expandable_segments:True")
     )
     max_grad_norm: float = Field(default=1.0, ge=0, description=N_("clipping; 0: none"))
+    every_token: bool = Field(
+        default=False, description=N_("embed: a vector of each token, not of each window")
+    )
+
+    @model_validator(mode="after")
+    def _levers_are_of_the_mode(self) -> "EstimateConfig":
+        wrong = [] if self.mode == "train" else list(_OF_TRAINING)
+        wrong += [] if self.mode == "embed" else ["every_token"]
+        default = type(self).model_fields
+        given = [name for name in wrong if getattr(self, name) != default[name].default]
+        if given:
+            raise ValueError(
+                _("{flags}: means nothing with --mode {mode}").format(
+                    flags=", ".join(f"--{name.replace('_', '-')}" for name in given),
+                    mode=self.mode,
+                )
+            )
+        return self
