@@ -98,6 +98,8 @@ def _check_memory(job: JobConfig, tagger: Tagger, place: Workplace) -> int:
     if job.budget is not None:
         check_floor(job.budget, needed, place.context_bytes)
     held = sum(p.numel() * p.element_size() for p in tagger.model.parameters())
+    saves = parse_interval(job.save_every) != Interval()
+    copied = snapshot_bytes(tagger.model) if saves else 0
     # On a card the host holds the model once more while it is saved.
     check_host(copied + (held if place.device.type == "cuda" else needed - held))
     return needed
@@ -106,8 +108,6 @@ def _check_memory(job: JobConfig, tagger: Tagger, place: Workplace) -> int:
 def _make_update(job: JobConfig, model: nn.Module) -> Update:
     groups = parameter_groups(
         model,
-    saves = parse_interval(job.save_every) != Interval()
-    copied = snapshot_bytes(tagger.model) if saves else 0
         [parameter for __, parameter in head_parameters(model)],
         learning_rate=job.learning_rate or default_learning_rate(model),
         head_learning_rate=job.head_learning_rate or HEAD_LEARNING_RATE,
