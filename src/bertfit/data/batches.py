@@ -6,6 +6,7 @@ The order is a pure function of (seed, epoch): nothing of it needs to be saved t
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bertfit.types import IGNORED, Batch, Window
 
@@ -13,6 +14,9 @@ from bertfit.types import IGNORED, Batch, Window
 # E5-small on two CPU cores, steps of 16 CLUENER texts cut into 1, 2 and 4: 0.80, 0.80, 0.86 s for
 # 832, 734 and 690 padded tokens.
 MICRO_BATCH_COST_TOKENS = 100
+# What a block of a packed batch costs beside its tokens: attention once more in every layer. The
+# same model, 16 texts: about 0.2 ms in each of 12 layers, of 0.8 ms a token.
+BLOCK_COST_TOKENS = 4
 FEW_WINDOWS = 256
 
 
@@ -25,22 +29,36 @@ def steps_of_epoch(num_examples: int, batch_size: int, seed: int, epoch: int) ->
     return [order[i : i + batch_size].tolist() for i in range(0, num_examples, batch_size)]
 
 
-def cut(windows: Sequence[Window], budget_tokens: int) -> list[list[Window]]:
+def cut(
+    windows: Sequence[Window], budget_tokens: int, *, packed: bool = False
+) -> list[list[Window]]:
     """Cut windows into micro-batches of at most `budget_tokens` padded tokens, longest first.
 
     Longest first, so that the largest micro-batch comes first and later ones reuse its memory. A
     window longer than the budget is a micro-batch of its own. Few windows (a training step) are cut
     where padding and the fixed cost of a micro-batch are least together; many (a read-ahead) as
-    full as they get, since sorted neighbours there are of nearly one length.
+    full as they get, since sorted neighbours there are of nearly one length. Micro-batches that
+    will be packed are as full as they get too, and the budget is of real tokens.
     """
     ordered = sorted(windows, key=lambda w: -len(w.input_ids))
     lengths = [len(window.input_ids) for window in ordered]
-    find = _cheapest if len(ordered) <= FEW_WINDOWS else _fullest
-    return [ordered[first:last] for first, last in find(lengths, budget_tokens)]
+    ranges = (
+        _fullest_packed(lengths, budget_tokens) if packed else cut_lengths(lengths, budget_tokens)
+    )
+    return [ordered[first:last] for first, last in ranges]
 
 
-def _cheapest(lengths: Sequence[int], budget_tokens: int) -> list[tuple[int, int]]:
-    """Return the ranges of least cost; `lengths` fall."""
+def cut_lengths(lengths: Sequence[int], budget_tokens: int) -> list[tuple[int, int]]:
+    """Return the ranges that `cut` puts windows of these lengths in; the lengths fall."""
+    if len(lengths) <= FEW_WINDOWS:
+        return _cheapest(lengths, budget_tokens, MICRO_BATCH_COST_TOKENS)
+    return _fullest(lengths, budget_tokens)
+
+
+def _cheapest(
+    lengths: Sequence[int], budget_tokens: float, cost_tokens: int
+) -> list[tuple[int, int]]:
+    """Return the ranges of least cost, each with a fixed cost; `lengths` fall."""
     count = len(lengths)
     cost, following = [0.0] * (count + 1), [count] * (count + 1)
     for first in reversed(range(count)):
@@ -49,7 +67,7 @@ def _cheapest(lengths: Sequence[int], budget_tokens: int) -> list[tuple[int, int
         while last <= count and (
             last == first + 1 or (last - first) * lengths[first] <= budget_tokens
         ):
-            total = (last - first) * lengths[first] + MICRO_BATCH_COST_TOKENS + cost[last]
+            total = (last - first) * lengths[first] + cost_tokens + cost[last]
             if total <= cost[first]:
                 cost[first], following[first] = total, last
             last += 1
@@ -69,6 +87,18 @@ def _fullest(lengths: Sequence[int], budget_tokens: int) -> list[tuple[int, int]
             ranges.append((first, last))
             first = last
     return ranges
+
+
+def _fullest_packed(lengths: Sequence[int], budget_tokens: int) -> list[tuple[int, int]]:
+    """Return ranges whose lengths add up to at most the budget."""
+    ranges: list[tuple[int, int]] = []
+    first, total = 0, 0
+    for place, length in enumerate(lengths):
+        if place > first and total + length > budget_tokens:
+            ranges.append((first, place))
+            first, total = place, 0
+        total += length
+    return [*ranges, (first, len(lengths))] if lengths else []
 
 
 def cut_as(windows: Sequence[Window], sizes: Sequence[int]) -> list[list[Window]]:
@@ -105,6 +135,33 @@ def pad(windows: Sequence[Window], pad_id: int) -> Batch:
         num_labelled=0 if labels is None else int((labels != IGNORED).sum()),
         num_tokens=sum(lengths),
     )
+
+
+def pack(windows: Sequence[Window], pad_id: int) -> Batch:
+    """Put windows one after the other, in blocks of nearly one length; longest first.
+
+    `engine.packing` says what becomes of it. The blocks are cut where padding and their fixed cost
+    are least together.
+    """
+    ordered = sorted(windows, key=lambda w: -len(w.input_ids))
+    ranges = _cheapest([len(w.input_ids) for w in ordered], float("inf"), BLOCK_COST_TOKENS)
+    parts = [pad(ordered[first:last], pad_id) for first, last in ranges]
+    masks = [
+        np.ones_like(p.input_ids) if p.attention_mask is None else p.attention_mask for p in parts
+    ]
+    labels = [part.labels for part in parts if part.labels is not None]
+    return Batch(
+        input_ids=_one_row([part.input_ids for part in parts]),
+        attention_mask=_one_row(masks),
+        labels=_one_row(labels) if len(labels) == len(parts) else None,
+        num_labelled=sum(part.num_labelled for part in parts),
+        num_tokens=sum(part.num_tokens for part in parts),
+        blocks=tuple((len(part.input_ids), part.input_ids.shape[1]) for part in parts),
+    )
+
+
+def _one_row(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    return np.concatenate([part.reshape(-1) for part in parts])[None]
 
 
 def read_ahead(windows: Iterator[Window], num_windows: int) -> Iterator[list[Window]]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from bertfit.config import Precision
-from bertfit.data.batches import cut, cut_as, pad
+from bertfit.data.batches import cut, cut_as, pack, pad
 from bertfit.engine.device import seed_step
 from bertfit.engine.oom import Card, Done, attempt, first_line
 from bertfit.engine.optim import Update, UpdateBroken
@@ -64,6 +64,7 @@ class Steps:
             result; says whether it could. Called once.
         step: what runs a step; the tests pass one that fails.
         gradients: what runs its forward and backward alone.
+        packed: the model is prepared for packed batches; see `engine.packing`.
 
     Attributes:
         relieved: whether `relieve` was called.
@@ -83,6 +84,7 @@ class Steps:
         relieve: Callable[[], bool] = lambda: False,
         step: Callable[..., StepResult] = train_step,
         gradients: Callable[..., Tensor] = step_gradients,
+        packed: bool = False,
     ) -> None:
         self.model, self.update, self.device = model, update, device
         self.precision, self.pad_id, self.seed, self.card = precision, pad_id, seed, card
@@ -91,6 +93,7 @@ class Steps:
         self.relieved = False
         self._thrashed = 0
         self._relieve, self._step, self._gradients = relieve, step, gradients
+        self._packed = packed
 
     def regrow(self) -> None:
         """Allow micro-batches of the size that was asked for again, at the start of an epoch."""
@@ -111,10 +114,11 @@ class Steps:
             BudgetError: one window alone does not fit.
             UpdateBroken: memory ended while the weights were changed.
         """
-        parts = cut(windows, self.micro_batch_tokens) if cuts is None else cut_as(windows, cuts)
+        parts = self._cut(windows) if cuts is None else cut_as(windows, cuts)
+        collate = pack if self._packed else pad
         retries, chances = 0, SAME_CUT_CHANCES
         while True:
-            batches = [pad(part, self.pad_id) for part in parts]
+            batches = [collate(part, self.pad_id) for part in parts]
             before = self.card.num_alloc_retries()
             done = attempt(lambda b=batches: self._until_finite(step, b), self.card)  # type: ignore[misc]
             if isinstance(done, Done):
@@ -125,7 +129,7 @@ class Steps:
             self.update.clear()
             self.card.free_cached()
             if self._shrink(parts) or self._relieved_now():
-                parts = cut(windows, self.micro_batch_tokens)
+                parts = self._cut(windows)
             elif chances:
                 chances -= 1  # what took the memory may have been a neighbour, for a moment
             else:
@@ -138,6 +142,9 @@ class Steps:
             num_labelled=sum(batch.num_labelled for batch in batches),
             oom_retries=retries,
         )
+
+    def _cut(self, windows: Sequence[Window]) -> list[list[Window]]:
+        return cut(windows, self.micro_batch_tokens, packed=self._packed)
 
     def _until_finite(self, step: int, batches: Sequence[Batch]) -> StepResult:
         """Run a step; in fp16, again at lower loss scales while it is refused."""
@@ -197,12 +204,22 @@ class Steps:
 
     def _shrink(self, parts: Sequence[Sequence[Window]]) -> bool:
         """Halve the largest micro-batch that can be cut; False where each is one window."""
-        padded = _largest(parts)
-        if not padded:
+        tokens = self._largest(parts)
+        if not tokens:
             return False
         # Halving, not -10 %: the allocator rounds, so small cuts often free nothing.
-        self.micro_batch_tokens = padded // 2
+        self.micro_batch_tokens = tokens // 2
         return True
+
+    def _largest(self, parts: Sequence[Sequence[Window]]) -> int:
+        """Return the tokens of the largest micro-batch of several windows, 0 without one."""
+        return max((self._tokens(part) for part in parts if len(part) > 1), default=0)
+
+    def _tokens(self, part: Sequence[Window]) -> int:
+        """Return the tokens of a micro-batch as `cut` counts them; its longest window is first."""
+        if self._packed:
+            return sum(len(window.input_ids) for window in part)
+        return len(part) * len(part[0].input_ids)
 
     def _relieved_now(self) -> bool:
         """Relieve the step, if that was not done yet, and begin again from the size asked for."""
@@ -215,7 +232,7 @@ class Steps:
         return True
 
     def _watch_thrashing(self, before: int, parts: Sequence[Sequence[Window]]) -> None:
-        if 2 * _largest(parts) < self.micro_batch_tokens:
+        if 2 * self._largest(parts) < self.micro_batch_tokens:
             return  # a small step, which smaller cuts would not help: it says nothing
         if self.card.num_alloc_retries() == before:
             self._thrashed = 0
@@ -251,11 +268,6 @@ class Steps:
                 "smaller model."
             ).format(step=step + 1, length=length, why=first_line(why))
         )
-
-
-def _largest(parts: Sequence[Sequence[Window]]) -> int:
-    """Return the padded tokens of the largest micro-batch of several windows, 0 without one."""
-    return max((len(part) * len(part[0].input_ids) for part in parts if len(part) > 1), default=0)
 
 
 def _trial(batch: Batch, num_tokens: int | None = None) -> Batch:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from bertfit.config import Precision
 from bertfit.engine.optim import Update
+from bertfit.engine.packing import packed_inputs
 from bertfit.engine.precision import autocast
 from bertfit.types import IGNORED, Batch
 
@@ -31,10 +32,17 @@ class StepResult:
 
 
 def forward(model: nn.Module, batch: Batch, device: torch.device) -> Tensor:
-    """Return the tag logits of a batch: (B, T, K), in the dtype that the precision gives."""
+    """Return the tag logits of a batch: (B, T, K), in the dtype that the precision gives.
+
+    A packed batch goes to a model on a processor that `engine.packing` has prepared.
+    """
+    input_ids = torch.from_numpy(batch.input_ids).to(device)
+    if batch.blocks:
+        logits: Tensor = model(input_ids=input_ids, **packed_inputs(model, batch)).logits
+        return logits
     mask = batch.attention_mask
-    logits: Tensor = model(
-        input_ids=torch.from_numpy(batch.input_ids).to(device),
+    logits = model(
+        input_ids=input_ids,
         attention_mask=None if mask is None else torch.from_numpy(mask).to(device),
     ).logits
     return logits

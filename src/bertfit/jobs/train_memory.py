@@ -7,6 +7,7 @@ from torch import nn
 from bertfit.config import JobConfig
 from bertfit.engine.fence import check_floor, check_host, floor_bytes, snapshot_bytes, take
 from bertfit.engine.optim import Update, parameter_groups
+from bertfit.engine.packing import can_pack, draw_fast, prepare_packing
 from bertfit.engine.recovery import Steps
 from bertfit.engine.workplace import Workplace
 from bertfit.errors import ConfigError
@@ -62,6 +63,12 @@ def make_steps(
         return model, update
 
     model, update = take(model_and_update, place.gauge, _check_memory(job, tagger, place))
+    packed = False
+    if place.device.type == "cpu" and not place.is_card:
+        draw_fast(model)
+        packed = job.attn_implementation is None and can_pack(model)
+        if packed:
+            prepare_packing(model)
     return Steps(
         model,
         update,
@@ -74,6 +81,7 @@ def make_steps(
         relieve=lambda: _checkpoint_layers(tagger, say),
         step=stops.between_micro_batches(place.step),
         gradients=place.gradients,
+        packed=packed,
     )
 
 

@@ -231,11 +231,15 @@ def max_positions(config: Any) -> int | None:
     limit = getattr(config, "max_position_embeddings", None)
     if not isinstance(limit, int) or limit <= 0:
         return None
-    if config.model_type in _POSITIONS_AFTER_PADDING:
-        limit -= (config.pad_token_id or 0) + 1
+    limit -= first_position(config)
     if config.model_type == "deberta-v2" and not getattr(config, "position_biased_input", True):
         return None
     return limit
+
+
+def first_position(config: Any) -> int:
+    """Return the row of the position table that the first token of a sequence gets."""
+    return (config.pad_token_id or 0) + 1 if config.model_type in _POSITIONS_AFTER_PADDING else 0
 
 
 # transformers' create_position_ids_from_input_ids counts from padding_idx + 1 in these.

@@ -1,0 +1,194 @@
+"""Packed batches: the logits and gradients of padded ones, and draws with the right chance."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.tiny_models import random_window, tiny_model
+
+from bertfit.data.batches import cut, pack, pad
+from bertfit.engine.optim import Update, parameter_groups
+from bertfit.engine.packing import (
+    FAMILIES,
+    Dropout,
+    _DroppedAttention,
+    can_pack,
+    draw_fast,
+    keep_mask,
+    prepare_packing,
+)
+from bertfit.engine.recovery import Steps
+from bertfit.engine.step import forward, gradients
+from bertfit.memory.gauges import gauge_of
+
+CPU = torch.device("cpu")
+LENGTHS = (31, 5, 30, 30, 6, 29, 4, 3)
+
+
+def windows_of(lengths=LENGTHS):
+    return [random_window(length, seed) for seed, length in enumerate(lengths)]
+
+
+def packable(model_type="bert", **options):
+    model = tiny_model(model_type=model_type, **options)
+    assert can_pack(model)
+    prepare_packing(model)
+    return model
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_logits_are_those_of_each_window_alone(family):
+    model = packable(family).eval()
+    plain = tiny_model(model_type=family).eval()
+    ordered = sorted(windows_of(), key=lambda w: -len(w.input_ids))
+    batch = pack(ordered, pad_id=1)
+    assert len(batch.blocks) > 1
+    with torch.no_grad():
+        packed = forward(model, batch, CPU)[0]
+        real = torch.from_numpy(batch.attention_mask[0] == 1)
+        alone = [forward(plain, pad([window], pad_id=1), CPU)[0] for window in ordered]
+    torch.testing.assert_close(packed[real], torch.cat(alone), atol=1e-6, rtol=1e-5)
+
+
+def test_a_prepared_model_takes_padded_batches_as_before():
+    model, plain = packable().eval(), tiny_model().eval()
+    batch = pad(windows_of(), pad_id=0)
+    with torch.no_grad():
+        real = torch.from_numpy(batch.attention_mask == 1)
+        torch.testing.assert_close(
+            forward(model, batch, CPU)[real], forward(plain, batch, CPU)[real]
+        )
+
+
+def test_one_window_is_blind_to_the_others():
+    model = packable().eval()
+    first, others = random_window(20, 0), windows_of((20, 19, 7))
+    changed = [replace(w, input_ids=w.input_ids[::-1].copy()) for w in others]
+    with torch.no_grad():
+        before = forward(model, pack([first, *others], 0), CPU)[0, :20]
+        after = forward(model, pack([first, *changed], 0), CPU)[0, :20]
+    assert torch.equal(before, after)
+
+
+def gradient_of(model, batches):
+    update = Update(
+        parameter_groups(model, [], learning_rate=0.1, head_learning_rate=0.1, weight_decay=0),
+        max_grad_norm=0,
+    )
+    loss = gradients(model, update, batches, device=CPU, precision="fp32")
+    return loss, torch.cat([p.grad.flatten() for p in update.parameters])
+
+
+@pytest.mark.parametrize("tokens", [1000, 60, 35])
+def test_gradient_is_that_of_padded_batches(tokens):
+    windows = windows_of()
+    loss, gradient = gradient_of(tiny_model().train(), [pad(windows, 0)])
+    parts = cut(windows, tokens, packed=True)
+    packed_loss, packed = gradient_of(packable().train(), [pack(part, 0) for part in parts])
+    torch.testing.assert_close(packed_loss, loss, rtol=1e-6, atol=0)
+    assert (packed - gradient).norm() <= 1e-6 * gradient.norm()
+
+
+def test_gradient_of_attention_with_dropout():
+    torch.manual_seed(1)
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0]]).bool().view(2, 1, 1, 3)
+    blocks = ((1, 4, None), (2, 3, mask))
+    inputs = [torch.randn(1, 2, 10, 5, dtype=torch.float64, requires_grad=True) for __ in range(3)]
+
+    def attention(*inputs):
+        torch.manual_seed(7)
+        return _DroppedAttention.apply(*inputs, 0.5, 0.3, blocks)
+
+    assert torch.autograd.gradcheck(attention, inputs)
+
+
+def test_attention_with_dropout_is_the_formula():
+    torch.manual_seed(2)
+    query, key, value = (torch.randn(1, 2, 6, 5) for __ in range(3))
+    torch.manual_seed(3)
+    found = _DroppedAttention.apply(query, key, value, 0.4, 0.25, ((2, 3, None),))
+    torch.manual_seed(3)
+    kept = keep_mask(torch.empty(4, 3, 3), 0.25).view(2, 2, 3, 3)
+    for window in range(2):
+        here = slice(3 * window, 3 * window + 3)
+        for head in range(2):
+            q, k, v = (x[0, head, here] for x in (query, key, value))
+            weights = (q @ k.T * 0.4).softmax(-1) * kept[window, head]
+            torch.testing.assert_close(found[0, here, head], weights @ v)
+
+
+@pytest.mark.parametrize("dropout", [0.1, 0.5, 0.9])
+def test_draws_have_the_chance_that_was_asked_for(dropout):
+    torch.manual_seed(0)
+    kept = keep_mask(torch.empty(1000, 1001), dropout)
+    share = (kept == 0).double().mean().item()
+    assert abs(share - dropout) < 4 * (dropout * (1 - dropout) / kept.numel()) ** 0.5 + 1 / 131072
+    assert torch.equal(kept.unique(), torch.tensor([0, 1 / (1 - dropout)]))
+    # No row or column is drawn alike: neighbours come from one 64-bit draw.
+    assert abs(torch.corrcoef(kept[:, :8].T).fill_diagonal_(0)).max() < 0.15
+
+
+def test_fast_dropout_follows_the_generator_and_its_mask():
+    layer = torch.nn.Sequential(torch.nn.Dropout(0.5))
+    draw_fast(layer)
+    assert type(layer[0]) is Dropout
+    states = torch.randn(64, 65, requires_grad=True)
+    torch.manual_seed(5)
+    first = layer(states)
+    first.sum().backward()
+    torch.manual_seed(5)
+    assert torch.equal(layer(states), first)
+    assert torch.equal(first == 0, states.grad == 0)
+    assert torch.equal(states.grad.unique(), torch.tensor([0.0, 2.0]))
+    layer.eval()
+    assert torch.equal(layer(states), states)
+
+
+@given(st.lists(st.integers(2, 60), min_size=1, max_size=30), st.integers(1, 200))
+def test_packing_loses_no_token(lengths, tokens):
+    windows = windows_of(lengths)
+    parts = cut(windows, tokens, packed=True)
+    assert sorted(w.index for part in parts for w in part) == list(range(len(windows)))
+    for part in parts:
+        total = sum(len(w.input_ids) for w in part)
+        assert total <= tokens or len(part) == 1
+        batch = pack(part, pad_id=0)
+        assert sum(n * t for n, t in batch.blocks) == batch.input_ids.size
+        assert batch.num_tokens == batch.attention_mask.sum() == total
+        real = batch.input_ids[batch.attention_mask == 1]
+        assert np.array_equal(real, np.concatenate([w.input_ids for w in part]))
+
+
+def test_a_packed_step_that_runs_out_of_memory_is_cut_smaller_until_it_fits():
+    model = packable(dropout=0.1).train()
+    update = Update(
+        parameter_groups(model, [], learning_rate=0.1, head_learning_rate=0.1, weight_decay=0),
+        max_grad_norm=0,
+    )
+    seen = []
+
+    def small_card(model, update, batches, **options):
+        seen.append([batch.num_tokens for batch in batches])
+        if max(seen[-1]) > 60:
+            raise MemoryError
+        return None
+
+    steps = Steps(
+        model,
+        update,
+        device=CPU,
+        precision="fp32",
+        pad_id=0,
+        seed=0,
+        card=gauge_of(CPU),
+        micro_batch_tokens=1000,
+        step=small_card,
+        packed=True,
+    )
+    done = steps.run(0, windows_of((60, 10, 10, 10)))
+    assert seen[0] == [90]
+    assert max(seen[-1]) <= 60
+    assert done.oom_retries == len(seen) - 1
