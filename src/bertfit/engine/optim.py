@@ -135,7 +135,8 @@ class Update:
         gradients = [p.grad for p in self.masters if p.grad is not None]
         if not gradients:  # no token of the step was labelled
             return torch.zeros_like(loss), torch.zeros_like(loss)
-        norm = nn.utils.get_total_norm(gradients, foreach=True)
+        # The fused kernels want their scale in float32, also where weights are 16-bit.
+        norm = nn.utils.get_total_norm(gradients, foreach=True).float()
         refused = (~(torch.isfinite(norm) & torch.isfinite(loss))).float()
         scale = torch.full_like(norm, loss_scale)
         if self.max_grad_norm > 0:

@@ -15,6 +15,8 @@ from bertfit.models.rows import keep_rows
 
 Shape = tuple[int, int]  # windows in a micro-batch, tokens in each
 
+_OF_FP32_WEIGHTS: tuple[OptimizerName, ...] = ("adamw-bf16", "adamw-8bit", "adafactor")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainSettings:
@@ -63,6 +65,13 @@ class TrainSettings:
             raise ConfigError(_("A training job needs at least one micro-batch in every step."))
         check_shapes([shape for step in self.steps for shape in step])
         _check_pure(self.pure_16bit, self.precision)
+        if self.pure_16bit and self.optimizer in _OF_FP32_WEIGHTS:
+            raise ConfigError(
+                _(
+                    "--optimizer {optimizer} keeps its own numbers of float32 weights, so it does "
+                    "not go with pure 16-bit weights. Use adamw, adamw-foreach or sgd."
+                ).format(optimizer=self.optimizer)
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
