@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from bertfit.data.formats.options import ReadOptions
 from bertfit.data.formats.problems import ProblemLog
@@ -19,6 +20,7 @@ from bertfit.language import _
 from bertfit.types import Task
 
 SURVEY_BYTES = 1 << 20
+SURVEY_LINES = 100_000
 DOCUMENT_MARK = "-DOCSTART-"
 WHITE = " \t"
 MAX_COLUMNS = 20
@@ -122,7 +124,8 @@ def find_layout(file: TextFile, options: ReadOptions, *, named: bool) -> ColumnL
     Raises:
         DataError: the options name a column or scheme that does not exist.
     """
-    lines = [line for _n, line in file.lines(ProblemLog(), SURVEY_BYTES) if line is not None]
+    first = islice(file.lines(ProblemLog(), SURVEY_BYTES), SURVEY_LINES)
+    lines = [line for _n, line in first if line is not None]
     rows = [line for line in lines if line.strip(WHITE) and not line.startswith(DOCUMENT_MARK)]
     content = [line for line in rows if not line.startswith("#")] or rows
     if not content:

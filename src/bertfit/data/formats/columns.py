@@ -57,9 +57,11 @@ def read_columns(file: TextFile, layout: ColumnLayout, intake: Intake) -> Iterat
                 continue
         if line is None:
             sentence.broken = True
-        elif layout.is_blank(line) or line.startswith(DOCUMENT_MARK):
+        elif not line or layout.is_blank(line) or line.startswith(DOCUMENT_MARK):
             if sentence.num_rows or sentence.broken:
-                yield from _finish(sentence, layout, intake)
+                example = _finish(sentence, layout, intake)
+                if example is not None:
+                    yield example
                 sentence = _Sentence(layout)
         else:
             fields = layout.fields(line)
@@ -70,7 +72,9 @@ def read_columns(file: TextFile, layout: ColumnLayout, intake: Intake) -> Iterat
             elif line.startswith(TEXT_COMMENT):
                 sentence.text = _commented_text(line.removeprefix(TEXT_COMMENT))
     if sentence.num_rows or sentence.broken:
-        yield from _finish(sentence, layout, intake)
+        example = _finish(sentence, layout, intake)
+        if example is not None:
+            yield example
 
 
 def _plain_split(layout: ColumnLayout) -> Callable[[str], list[str] | None] | None:
@@ -134,11 +138,11 @@ def _add(
         sentence.glued.append(glued(fields[layout.space]))
 
 
-def _finish(sentence: _Sentence, layout: ColumnLayout, intake: Intake) -> Iterator[Example]:
+def _finish(sentence: _Sentence, layout: ColumnLayout, intake: Intake) -> Example | None:
     if sentence.broken or not sentence.words:
         intake.drop(sentence.faults)
-        return
-    example = tagged_example(
+        return None
+    return tagged_example(
         sentence.words,
         sentence.layers,
         sentence.lines,
@@ -149,5 +153,3 @@ def _finish(sentence: _Sentence, layout: ColumnLayout, intake: Intake) -> Iterat
         glued=sentence.glued,
         text=sentence.text,
     )
-    if example is not None:
-        yield example

@@ -52,21 +52,27 @@ class Verdicts:
         """Prefer one convention until a record proves another."""
         self._preferred = preferred
         self._proved: Counter[Convention] = Counter()
+        self._orders: dict[OffsetUnit | None, Sequence[Convention]] = {}
 
     def prove(self, convention: Convention) -> None:
         """Note a record that fits this convention and no other."""
         self._proved[convention] += 1
+        self._orders.clear()
 
     @property
     def established(self) -> Convention | None:
         """The convention proved most often, or None."""
         return self._proved.most_common(1)[0][0] if self._proved else None
 
-    def order(self, options_unit: OffsetUnit | None) -> list[Convention]:
+    def order(self, options_unit: OffsetUnit | None) -> Sequence[Convention]:
         """All conventions that are allowed, the likeliest first."""
-        likely = [self.established or self._preferred, self._preferred]
-        ordered = dict.fromkeys([*likely, *CONVENTIONS])
-        return [each for each in ordered if options_unit in (None, each.unit)]
+        order = self._orders.get(options_unit)
+        if order is None:
+            likely = [self.established or self._preferred, self._preferred]
+            ordered = dict.fromkeys([*likely, *CONVENTIONS])
+            order = tuple(each for each in ordered if options_unit in (None, each.unit))
+            self._orders[options_unit] = order
+        return order
 
 
 def choose(text: str, spans: Sequence[StoredSpan], candidates: Sequence[Convention]) -> Convention:

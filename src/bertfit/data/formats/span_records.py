@@ -85,12 +85,13 @@ class SpanRecord:
 
 def find_text(record: Mapping[str, Any]) -> str | None:
     """Return the key of the text, or None."""
+    strings = [key for key, value in record.items() if isinstance(value, str)]
+    if not strings:
+        return None
     for key in TEXT_KEYS:
-        if isinstance(record.get(key), str):
+        if key in strings:
             return key
-    strings = [
-        key for key, value in record.items() if isinstance(value, str) and key not in _ABOUT_KEYS
-    ]
+    strings = [key for key in strings if key not in _ABOUT_KEYS]
     if len(strings) == 1 and any(holds_spans(value) for value in record.values()):
         return strings[0]
     return None

@@ -116,8 +116,10 @@ def tagged_example(
         for tags in layers:
             found.extend(_layer_spans(tags, lines, reading, intake, faults))
         entities = tuple(
-            Entity(start=word_spans[start][0], end=word_spans[end - 1][1], label=label)
-            for start, end, label in found
+            [
+                Entity(start=word_spans[start][0], end=word_spans[end - 1][1], label=label)
+                for start, end, label in found
+            ]
         )
     return intake.admit(
         text=text,
