@@ -63,3 +63,39 @@ def test_a_run_writes_back_what_it_was_asked(tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump(job.model_dump(mode="json", exclude_none=True)))
     assert job_config({}, path) == job
     assert isinstance(job, JobConfig)
+
+
+def allowed(*names: str, **more: object) -> JobConfig:
+    return job_config({"model": "m", "train_file": "a", "allow": list(names), **more})
+
+
+def test_a_trade_off_is_a_name_with_or_without_a_number() -> None:
+    job = allowed("lora", "first-layers=4", "8bit-adamw")
+    assert job.trade_offs == {"lora": None, "first-layers": 4, "8bit-adamw": None}
+    assert allowed().trade_offs == {}
+    assert job_config({"model": "m", "train_file": "a", "allow": "lora"}).allow == ["lora"]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["magic"], "--allow magic: use one of bf16-moments, 8bit-adamw, "),
+        (["adafactor=3"], "adafactor takes no number"),
+        (["lora=0"], "a whole one, 1 or more"),
+        (["shorter-windows=4"], "8 or more"),
+        (["first-layers=few"], "a whole one"),
+        (["lora", "lora=4"], "listed twice"),
+        (["8bit-adamw", "adafactor"], "8bit-adamw and adafactor exclude each other"),
+        (["lora", "frozen-layers=2"], "lora and frozen-layers exclude each other"),
+        (["smaller-model"], "chosen with --model"),
+    ],
+)
+def test_a_trade_off_that_cannot_be_made_is_one_line(names: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        allowed(*names)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_windows_are_not_cut_by_two_settings() -> None:
+    with pytest.raises(ConfigError, match="both say how long"):
+        allowed("shorter-windows", max_length=64)

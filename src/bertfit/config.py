@@ -6,9 +6,10 @@ bertfit chooses.
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -39,9 +40,48 @@ TradeOff = Literal[
     "first-layers",
     "cut-vocabulary",
     "shorter-windows",
-    "smaller-model",
 ]
+# Those that can be said with a number, as in `lora=16`, and the least it may be.
+COUNTED_TRADE_OFFS: Mapping[str, int] = {
+    "frozen-layers": 1,
+    "lora": 1,
+    "first-layers": 1,
+    "shorter-windows": 8,
+}
+# Of each row no more than one can be made.
+_EXCLUSIVE_TRADE_OFFS = (
+    ("bf16-moments", "8bit-adamw", "adafactor"),
+    ("lora", "frozen-layers"),
+    ("lora", "frozen-embeddings"),
+    ("frozen-layers", "frozen-embeddings"),
+)
 Record = TypeVar("Record", bound=BaseModel)
+
+
+def trade_off(text: str) -> tuple[TradeOff, int | None]:
+    """Return name and number of what `--allow` was given, such as `lora` or `lora=16`.
+
+    Raises:
+        ValueError: there is no such trade-off, or it does not take that number.
+    """
+    name, mark, number = text.partition("=")
+    if name == "smaller-model":
+        raise ValueError(_("that is chosen with --model NAME; docs/models.md lists them"))
+    if name not in get_args(TradeOff):
+        raise ValueError(_("use one of {allowed}").format(allowed=", ".join(get_args(TradeOff))))
+    if not mark:
+        return cast(TradeOff, name), None
+    least = COUNTED_TRADE_OFFS.get(name)
+    if least is None:
+        raise ValueError(_("{name} takes no number").format(name=name))
+    if not number.isdecimal() or int(number) < least:
+        raise ValueError(_("the number must be a whole one, {least} or more").format(least=least))
+    return cast(TradeOff, name), int(number)
+
+
+def _known_trade_off(text: str) -> str:
+    trade_off(text)
+    return text
 
 
 class JobConfig(BaseModel):
@@ -149,6 +189,10 @@ class JobConfig(BaseModel):
     preemption_file: Path | None = Field(
         default=None, description=N_("save and stop as soon as this file exists")
     )
+    preemption_command: str | None = Field(
+        default=None,
+        description=N_("shell command run every 5 s; save and stop once it succeeds"),
+    )
 
     device: str | None = Field(
         default=None, description=N_("cpu, cuda, cuda:1, mps [the fastest here]")
@@ -178,9 +222,11 @@ class JobConfig(BaseModel):
     attn_kernel: AttentionKernel | None = Field(
         default=None, description=N_("kernel of sdpa, no other is taken [the card's fastest]")
     )
-    allow: list[TradeOff] = Field(
+    allow: list[Annotated[str, AfterValidator(_known_trade_off)]] = Field(
         default=[],
-        description=N_("changes that may cost quality, which the plan may then make"),
+        description=N_(
+            "make a change that saves memory and may cost quality: lora, frozen-layers=4, ..."
+        ),
     )
     attn_implementation: Literal["sdpa", "eager"] | None = Field(
         default=None, description=N_("attention code of transformers [sdpa where the model has it]")
@@ -189,10 +235,6 @@ class JobConfig(BaseModel):
         default=False, description=N_("run the Python code that a model repository brings")
     )
 
-    preemption_command: str | None = Field(
-        default=None,
-        description=N_("shell command run every 5 s; save and stop once it succeeds"),
-    )
     @field_validator("train_file", "eval_file", "labels", "allow", mode="before")
     @classmethod
     def _one_or_many(cls, value: object) -> object:
@@ -217,12 +259,51 @@ class JobConfig(BaseModel):
             raise ValueError(str(error)) from None
         return str(value)
 
+    @field_validator("preemption_command")
+    @classmethod
+    def _preemption_command_says_something(cls, value: str | None) -> str | None:
+        # To a shell, nothing is a command that succeeds.
+        if value is not None and not value.strip():
+            raise ValueError(_("must not be empty"))
+        return value
+
     @field_validator("labels")
     @classmethod
     def _labels_are_distinct(cls, value: list[str] | None) -> list[str] | None:
         if value is not None and len(set(value)) < len(value):
             raise ValueError(_("a label is listed twice"))
         return value
+
+    @field_validator("allow")
+    @classmethod
+    def _trade_offs_do_not_exclude_each_other(cls, value: list[str]) -> list[str]:
+        names = [trade_off(text)[0] for text in value]
+        if len(set(names)) < len(names):
+            raise ValueError(_("a trade-off is listed twice"))
+        for row in _EXCLUSIVE_TRADE_OFFS:
+            both = [name for name in row if name in names]
+            if len(both) > 1:
+                raise ValueError(
+                    _("{first} and {second} exclude each other").format(
+                        first=both[0], second=both[1]
+                    )
+                )
+        return value
+
+    @property
+    def trade_offs(self) -> dict[TradeOff, int | None]:
+        """What may cost quality and is made all the same, with its number where one was given."""
+        return dict(map(trade_off, self.allow))
+
+    @model_validator(mode="after")
+    def _windows_are_said_once(self) -> "JobConfig":
+        if self.max_length is not None and "shorter-windows" in self.trade_offs:
+            raise ValueError(
+                _("--max-length {length} and --allow shorter-windows both say how long").format(
+                    length=self.max_length
+                )
+            )
+        return self
 
     @model_validator(mode="after")
     def _overlap_leaves_room(self) -> "JobConfig":
@@ -259,14 +340,6 @@ def job_config(values: Mapping[str, Any], config_file: Path | None = None) -> Jo
 
 def validated(record: type[Record], values: Mapping[str, Any]) -> Record:
     """Make a record of values, or report every fault at once.
-    @field_validator("preemption_command")
-    @classmethod
-    def _preemption_command_says_something(cls, value: str | None) -> str | None:
-        # To a shell, nothing is a command that succeeds.
-        if value is not None and not value.strip():
-            raise ValueError(_("must not be empty"))
-        return value
-
 
     Raises:
         ConfigError: with all faults in one message.

@@ -12,8 +12,9 @@ import psutil
 import torch
 from torch import nn
 
-from bertfit.config import Precision
+from bertfit.config import OptimizerName, Precision
 from bertfit.engine.oom import Card, Done, attempt, first_line
+from bertfit.engine.optim import STATE_BYTES
 from bertfit.errors import BudgetError, ConfigError
 from bertfit.language import _
 from bertfit.units import format_bytes
@@ -21,8 +22,6 @@ from bertfit.units import format_bytes
 T = TypeVar("T")
 
 _FP32_BYTES = 4
-# AdamW: the gradient and two moments, beside the weight.
-_TRAINED_COPIES = 4
 
 
 def check_budget(budget_bytes: int, total_bytes: int, context_bytes: int, name: str) -> None:
@@ -56,7 +55,7 @@ def check_budget(budget_bytes: int, total_bytes: int, context_bytes: int, name: 
         )
 
 
-def floor_bytes(model: nn.Module, precision: Precision) -> int:
+def floor_bytes(model: nn.Module, precision: Precision, optimizer: OptimizerName = "adamw") -> int:
     """Return what training holds at the least: weights, gradients, moments, 16-bit copies.
 
     Activations are not in it, so the truth is above it.
@@ -64,7 +63,8 @@ def floor_bytes(model: nn.Module, precision: Precision) -> int:
     weights = sum(p.numel() for p in model.parameters())
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     copies = 0 if precision == "fp32" else 2 * weights
-    return weights * _FP32_BYTES + (_TRAINED_COPIES - 1) * trained * _FP32_BYTES + copies
+    state = int(trained * STATE_BYTES[optimizer])
+    return weights * _FP32_BYTES + trained * _FP32_BYTES + state + copies
 
 
 def snapshot_bytes(model: nn.Module, optimizer_bytes: int | None = None) -> int:

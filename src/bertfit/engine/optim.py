@@ -1,6 +1,6 @@
 """The optimizer with clipping and the guard against non-finite steps inside, and the schedule."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bertfit.config import OptimizerName
 from bertfit.engine.adafactor import Adafactor
-from bertfit.engine.compact_adamw import CompactAdamW
+from bertfit.engine.compact_adamw import BLOCK_SIZE, CompactAdamW
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +166,18 @@ class _ForeachAdamW(torch.optim.AdamW):
         del self.grad_scale, self.found_inf  # torch's own step refuses them
         super().step()
         self.grad_scale, self.found_inf = scale, found_inf
+
+
+# Bytes of state for each weight of a large matrix; the counts of steps and the rows and columns of
+# Adafactor are a few more.
+STATE_BYTES: Mapping[OptimizerName, float] = {
+    "adamw": 8,
+    "adamw-foreach": 8,
+    "adamw-bf16": 4,
+    "adamw-8bit": 2 + 2 * 4 / BLOCK_SIZE,
+    "adafactor": 0,
+    "sgd": 0,
+}
 
 
 def _optimizer(groups: list[dict[str, Any]], name: OptimizerName) -> torch.optim.Optimizer:

@@ -6,6 +6,7 @@ from tempfile import TemporaryDirectory
 
 from bertfit.config import JobConfig
 from bertfit.jobs.corpus import Corpus, Say
+from bertfit.jobs.trade_offs import keep_first_layers
 from bertfit.language import _
 from bertfit.models.encoder import (
     build_classifier,
@@ -15,6 +16,7 @@ from bertfit.models.encoder import (
     max_positions,
 )
 from bertfit.models.tagger import Tagger, window_size
+from bertfit.planning.tradeoffs import window_limit
 
 TINY = "tiny"
 
@@ -56,9 +58,13 @@ def starting_tagger(job: JobConfig, corpus: Corpus, say: Say) -> Tagger:
             max_length=0,
             overlap=0,
         )
+    keep_first_layers(job, tagger)
     limit = max_positions(tagger.model.config)
-    max_length, overlap = window_size(limit, job.max_length, job.overlap, job.model)
-    return replace(tagger, max_length=max_length, overlap=overlap)
+    asked = job.max_length or window_limit(job.trade_offs)
+    max_length, overlap = window_size(limit, asked, job.overlap, job.model)
+    return replace(
+        tagger, max_length=max_length, overlap=overlap, trade_offs=tuple(sorted(job.allow))
+    )
 
 
 def _tiny(job: JobConfig, corpus: Corpus) -> Tagger:

@@ -36,6 +36,7 @@ from bertfit.jobs.starting_point import TINY, starting_tagger
 from bertfit.jobs.step_log import PendingStep, StepLog, refused_step
 from bertfit.jobs.stopping import Stopped
 from bertfit.jobs.survival import StopRequests, Survival, find_checkpoint, stop_at_once
+from bertfit.jobs.trade_offs import cut_to_data, say_trade_offs
 from bertfit.jobs.train_memory import default_micro_batch, make_steps, rehearse
 from bertfit.jobs.train_saving import Progress, Saving
 from bertfit.language import _
@@ -105,6 +106,7 @@ def train(
             find_model(job.model)  # a wrong name shows before the data are read
         if job.preemption_command is not None:
             try_command(job.preemption_command)
+        say_trade_offs(job, say)
         corpus = read_corpus(job, say)
         torch.manual_seed(job.seed)
         tagger = starting_tagger(job, corpus, say)
@@ -125,6 +127,7 @@ def train(
         stack.enter_context(fence(place.device, job.budget, place.context_bytes))
         stack.enter_context(run)
         lessons = make_lessons(corpus, tagger, job.model, say)
+        tagger, lessons = cut_to_data(job, corpus, tagger, lessons, say)
         rows = keep_rows(tagger.model, lessons.piece_ids(tagger))
         # Settings are decided here: texts and model are known, nothing is on the device yet.
         micro_batch_tokens = job.micro_batch_tokens or default_micro_batch(place)
@@ -285,7 +288,7 @@ class _Training:
                     step=self.at.step + 1, reason=error, saved=self.dev.saved(self.folder.model)
                 )
             ) from None
-        if done.num_labelled:
+        if done.num_labelled and self.rows.weight.requires_grad:
             self.at.decay *= 1 - rate * self.job.weight_decay
         self.at.step += 1
         self.monitor.step = self.at.step

@@ -14,12 +14,13 @@ from bertfit.errors import ConfigError
 from bertfit.jobs.corpus import Say
 from bertfit.jobs.lessons import Lessons
 from bertfit.jobs.survival import StopRequests
+from bertfit.jobs.trade_offs import lever_settings
 from bertfit.language import _
 from bertfit.models.encoder import head_parameters
 from bertfit.models.tagger import Tagger
 from bertfit.planning.levers import TrainSettings, encoder_layers, prepare_model
-
 from bertfit.units import Interval, parse_interval
+
 CPU_MICRO_BATCH_TOKENS = 1024
 CARD_MICRO_BATCH_TOKENS = 8192
 HEAD_LEARNING_RATE = 1e-3
@@ -52,9 +53,11 @@ def make_steps(
     Raises:
         BudgetError: the model and its optimizer do not fit.
     """
+    settings = lever_settings(job, tagger)
+    prepare_model(tagger.model, settings)
 
     def update_of(model: nn.Module) -> Update:
-        return _make_update(job, model)
+        return _make_update(job, model, settings)
 
     def model_and_update() -> tuple[nn.Module, Update]:
         model = tagger.model.to(place.device)
@@ -62,7 +65,7 @@ def make_steps(
         place.load(model, update_of, tagger.max_length)
         return model, update
 
-    model, update = take(model_and_update, place.gauge, _check_memory(job, tagger, place))
+    model, update = take(model_and_update, place.gauge, _check_memory(job, tagger, place, settings))
     packed = False
     if place.device.type == "cpu" and not place.is_card:
         draw_fast(model)
@@ -100,9 +103,9 @@ def rehearse(steps: Steps, lessons: Lessons, batch_size: int, say: Say) -> None:
         )
 
 
-def _check_memory(job: JobConfig, tagger: Tagger, place: Workplace) -> int:
+def _check_memory(job: JobConfig, tagger: Tagger, place: Workplace, settings: TrainSettings) -> int:
     """Refuse what cannot fit, before anything is made on the device; return the floor."""
-    needed = floor_bytes(tagger.model, place.precision)
+    needed = floor_bytes(tagger.model, place.precision, settings.optimizer)
     if job.budget is not None:
         check_floor(job.budget, needed, place.context_bytes)
     held = sum(p.numel() * p.element_size() for p in tagger.model.parameters())
@@ -113,26 +116,29 @@ def _check_memory(job: JobConfig, tagger: Tagger, place: Workplace) -> int:
     return needed
 
 
-def _make_update(job: JobConfig, model: nn.Module) -> Update:
+def _make_update(job: JobConfig, model: nn.Module, settings: TrainSettings) -> Update:
+    rate = job.learning_rate or default_learning_rate(model, settings.lora_rank)
     groups = parameter_groups(
         model,
         [parameter for __, parameter in head_parameters(model)],
-        learning_rate=job.learning_rate or default_learning_rate(model),
+        learning_rate=rate,
         head_learning_rate=job.head_learning_rate or HEAD_LEARNING_RATE,
         weight_decay=job.weight_decay,
     )
-    return Update(groups, max_grad_norm=job.max_grad_norm)
+    return Update(groups, max_grad_norm=job.max_grad_norm, optimizer=settings.optimizer)
 
 
-def default_learning_rate(model: nn.Module) -> float:
+def default_learning_rate(model: nn.Module, lora_rank: int = 0) -> float:
     """Return 5e-5 for a width of 768, ten times that for half the width, up to 1e-3.
 
     BERT's paper tunes 2e-5 to 5e-5 for width 768; an encoder of width 384 had 0.709 F1
     on CLUENER at 5e-4 (`docs/recipe.md`). Through these two points the rate follows a power of the
-    width; other rates and widths were not tried.
+    width; other rates and widths were not tried. Adapters (`lora_rank`) take ten times as much, up
+    to 2e-3: LoRA's paper has 4e-4 to 5e-4 for RoBERTa-base, https://arxiv.org/abs/2106.09685.
     """
     width = int(model.config.hidden_size)  # type: ignore[union-attr, arg-type]
-    return float(min(1e-3, 5e-5 * 10 ** math.log2(768 / width)))
+    rate = min(1e-3, 5e-5 * 10 ** math.log2(768 / width))
+    return float(min(2e-3, 10 * rate) if lora_rank else rate)
 
 
 def _checkpoint_layers(tagger: Tagger, say: Say) -> bool:

@@ -15,6 +15,7 @@ from bertfit.jobs.step_log import StepLog
 from bertfit.jobs.survival import Checkpoints, Survival
 from bertfit.jobs.train_state import TrainState
 from bertfit.language import _
+from bertfit.models.lora import merged
 from bertfit.models.rows import RowEmbedding, whole_embedding
 from bertfit.models.tagger import Tagger, save_tagger
 
@@ -83,7 +84,8 @@ class Saving:
         """
 
         def write() -> None:
-            with whole_embedding(self._steps.model, self._rows, self._progress.decay):
+            model = self._steps.model
+            with whole_embedding(model, self._rows, self._progress.decay), merged(model):
                 save_tagger(self._tagger, self._folder.model)
 
         done = attempt(write, self._steps.card)

@@ -33,3 +33,6 @@ def keep_layers(encoder: nn.Module, number: int) -> None:
             )
         )
     encoder.config.num_hidden_layers = number  # type: ignore[union-attr]
+    kinds = getattr(encoder.config, "layer_types", None)  # ModernBERT: one for each layer
+    if kinds is not None:
+        encoder.config.layer_types = kinds[:number]  # type: ignore[union-attr]

@@ -43,6 +43,7 @@ class Tagger:
         split: what gets a tag; None where the checkpoint does not say (by the text, then).
         max_length: longest window in tokens, special tokens counted.
         overlap: tokens shared by neighbouring windows.
+        trade_offs: what may have cost quality when it was trained.
     """
 
     model: nn.Module
@@ -52,6 +53,7 @@ class Tagger:
     split: Split | None
     max_length: int
     overlap: int
+    trade_offs: tuple[str, ...] = ()
 
 
 def window_size(
@@ -99,6 +101,7 @@ def save_tagger(tagger: Tagger, folder: Path) -> None:
             "split": tagger.split,
             "max_length": tagger.max_length,
             "overlap": tagger.overlap,
+            "trade_offs": list(tagger.trade_offs),
         }
         text = json.dumps(info, ensure_ascii=False, indent=2) + "\n"
         (new / INFO_FILE).write_text(text, encoding="utf-8")
