@@ -6,6 +6,7 @@ program itself is the caller's: it is given nothing and runs as it would on a ca
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 from unittest import mock
 
 import torch
@@ -28,7 +29,7 @@ from bertfit.memory import (  # noqa: F401  (they register)
     trace_rules,
 )
 from bertfit.memory.kernels import Chip
-from bertfit.memory.trace_functions import CUDA, CudaFace
+from bertfit.memory.trace_functions import META, CudaFace
 from bertfit.memory.trace_ops import OpTrace
 from bertfit.memory.trace_recorder import Recorder
 
@@ -67,9 +68,9 @@ def _patches(face: CudaFace) -> list[contextlib.AbstractContextManager[object]]:
     has_bf16 = face.ops.card.compute_capability >= (8, 0)
 
     def grouped(lists: list[list[Tensor | None]], with_indices: bool = False) -> object:
-        found = group(lists, with_indices)
+        found: dict[Any, Any] = group(lists, with_indices)
         return {
-            (CUDA if device is not None and device.type == "meta" else device, dtype): value
+            (value[0][0][0].device if device == META else device, dtype): value
             for (device, dtype), value in found.items()
         }
 
@@ -87,7 +88,27 @@ def _patches(face: CudaFace) -> list[contextlib.AbstractContextManager[object]]:
         ),
         mock.patch.object(torch._C, "_group_tensors_by_device_and_dtype", grouped),
         mock.patch.object(torch, "clear_autocast_cache", clear_both),
+        mock.patch.object(torch.cuda, "Stream", _Queue),
+        mock.patch.object(torch.cuda, "Event", _Queue),
+        mock.patch.object(torch.cuda, "current_stream", _Queue),
+        mock.patch.object(torch.cuda, "stream", contextlib.nullcontext),
     ]
+
+
+class _Queue:
+    """A stream or an event of a card: what waits for it never waits long.
+
+    The replay knows one stream. A program that copies on another does so through buffers that it
+    makes once, so that no block is returned on one stream while the other needs it.
+    """
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        """Take what the real ones take."""
+
+    def wait(self, *args: object) -> None:
+        """Wait for nothing."""
+
+    record = synchronize = wait_event = wait_stream = wait
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from bertfit.memory.trace_ops import Arguments, Keywords, OpTrace
 from bertfit.memory.trace_recorder import Recorder
@@ -185,6 +186,15 @@ def _from_data(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) ->
     device = kwargs.pop("device", None)
     made = func(*args, **kwargs)
     return made if device is None else _to(face, Tensor.to, (made, device), {})
+
+
+@handles(torch.empty)
+def _empty(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> object:
+    """Make pinned memory of the host, which is not followed, or pass the call on."""
+    if not kwargs.get("pin_memory"):
+        return func(*args, **{**kwargs, "device": to_meta(kwargs.get("device"))})
+    with _disable_current_modes():  # type: ignore[no-untyped-call]
+        return func(*args, **{**kwargs, "device": META, "pin_memory": False})
 
 
 @handles(Tensor.cuda)

@@ -81,6 +81,8 @@ class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             node = torch._C._current_autograd_node()
             recorder.module = recorder.module_of_node(node._sequence_nr()) if node else ""
         recorder.op = func._opname
+        if self._is_host(args):
+            return func(*args, **keywords)
         function = RULES.get(func)
         if function is not None:
             return function(self, func, args, keywords)
