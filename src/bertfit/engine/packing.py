@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bertfit.models.attention import use_attention
 from bertfit.models.encoder import first_position
 from bertfit.types import Batch
 
@@ -42,33 +43,7 @@ def can_pack(model: nn.Module) -> bool:
 
 def prepare_packing(model: nn.Module) -> None:
     """Let the model take packed batches; it goes on taking padded ones."""
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-    def attention(
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None,
-        *,
-        dropout: float = 0.0,
-        scaling: float | None = None,
-        packed_blocks: "tuple[_Block, ...] | None" = None,
-        **more: Any,
-    ) -> tuple[Tensor, Tensor | None]:
-        if packed_blocks is None:
-            done: tuple[Tensor, Tensor | None] = sdpa_attention_forward(
-                module, query, key, value, attention_mask, dropout, scaling, **more
-            )
-            return done
-        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        return _attend(query, key, value, scale, dropout, packed_blocks), None
-
-    ALL_ATTENTION_FUNCTIONS.register(ATTENTION, attention)
-    ALL_MASK_ATTENTION_FUNCTIONS.register(ATTENTION, sdpa_mask)
-    model.set_attn_implementation(ATTENTION)  # type: ignore[operator]
+    use_attention(model, ATTENTION, _attend)
 
 
 def packed_inputs(model: nn.Module, batch: Batch) -> dict[str, Any]:
