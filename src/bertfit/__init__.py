@@ -12,6 +12,7 @@ _HOMES = {
     "evaluate": "bertfit.api",
     "load": "bertfit.api",
     "load_encoder": "bertfit.api",
+    "load_int8": "bertfit.api",
     "estimate": "bertfit.api",
     "capacity": "bertfit.api",
     "JobConfig": "bertfit.config",
@@ -36,11 +37,12 @@ __all__ = [
     "evaluate",
     "load",
     "load_encoder",
+    "load_int8",
     "train",
 ]
 
 if TYPE_CHECKING:
-    from bertfit.api import capacity, estimate, evaluate, load, load_encoder, train
+    from bertfit.api import capacity, estimate, evaluate, load, load_encoder, load_int8, train
     from bertfit.config import JobConfig
     from bertfit.errors import BertfitError
     from bertfit.planning.request_config import EstimateConfig

@@ -9,6 +9,7 @@ from bertfit.data.mistakes import Mistake
 from bertfit.jobs.embed import Embedder, load_encoder
 from bertfit.jobs.evaluate import EvaluateReport
 from bertfit.jobs.evaluate import evaluate as _evaluate
+from bertfit.jobs.int8 import load_int8
 from bertfit.jobs.predict import Predictor, load
 from bertfit.jobs.train import TrainReport, train
 from bertfit.planning.capacity import Capacity, capacity
@@ -30,6 +31,7 @@ __all__ = [
     "evaluate",
     "load",
     "load_encoder",
+    "load_int8",
     "train",
 ]
 

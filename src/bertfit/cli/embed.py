@@ -1,28 +1,29 @@
 """`bertfit embed`."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 
 from bertfit.cli.options import with_fields
-from bertfit.cli.output import tell
-from bertfit.cli.predict import print_report
-from bertfit.config import JobConfig, job_config, reading_fields
+from bertfit.cli.streaming import (
+    AsJson,
+    Model,
+    Overwrite,
+    Quiet,
+    TextFile,
+    WholeFiles,
+    print_report,
+    reading_job,
+)
+from bertfit.config import JobConfig, reading_fields
 from bertfit.language import _
-
-Vectors = Literal["sentence", "tokens", "entities"]
 
 
 def _embed(
     fields: dict[str, Any],
-    model: Annotated[str, typer.Argument(help=_("model folder, run folder or hub id"))],
-    file: Annotated[
-        str,
-        typer.Argument(
-            help=_("texts in any format that bertfit reads: file, folder, .gz; - is stdin")
-        ),
-    ],
+    model: Model,
+    file: Annotated[str, TextFile],
     output: Annotated[
         Path, typer.Option("--output", help=_("file to write: .parquet, .npy or .safetensors"))
     ],
@@ -56,22 +57,14 @@ def _embed(
     max_length: Annotated[
         int | None, typer.Option("--max-length", help=_("longest window in tokens"))
     ] = None,
-    whole_files: Annotated[
-        bool, typer.Option("--whole-files", help=_("every file is one text [every line]"))
-    ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help=_("replace an output that is there"))
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help=_("print one JSON document on stdout"))
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help=_("no progress bars"))] = False,
+    whole_files: WholeFiles = False,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> int:
-    # One bad record among millions is told, and does not end the work, unless that is asked for.
-    fields["on_error"] = fields.get("on_error") or "skip"
-    job = job_config({**fields, "model": model, "train_file": file})
+    job = reading_job(fields, model, file)
     from bertfit.data.formats import ProblemLog
-    from bertfit.jobs.corpus import read_options, report_problems
+    from bertfit.jobs.corpus import read_options
     from bertfit.jobs.embed import Pooling, What, load_encoder
     from bertfit.jobs.embed_file import EmbedJob, embed_file
     from bertfit.jobs.vector_formats import Dtype, suffix_of
@@ -108,8 +101,7 @@ def _embed(
         progress=not quiet,
         log=log,
     )
-    report_problems(log, tell)
-    print_report(report, output, as_json)
+    print_report(report, output, log, as_json)
     return 0
 
 

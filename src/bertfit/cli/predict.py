@@ -8,26 +8,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bertfit.cli.options import with_fields
-from bertfit.cli.output import print_json, tell
-from bertfit.config import JobConfig, job_config, reading_fields
+from bertfit.cli.output import tell
+from bertfit.cli.streaming import (
+    AsJson,
+    Model,
+    Overwrite,
+    Quiet,
+    TextFile,
+    WholeFiles,
+    print_report,
+    reading_job,
+)
+from bertfit.config import JobConfig, reading_fields
 from bertfit.language import _
 
 if TYPE_CHECKING:
     from bertfit.data.formats import ProblemLog, ReadOptions
     from bertfit.jobs.predict import Predictor
-    from bertfit.jobs.stream_job import StreamReport
     from bertfit.types import Example
 
 
 def _predict(
     fields: dict[str, Any],
-    model: Annotated[str, typer.Argument(help=_("run folder, model folder or hub id"))],
-    file: Annotated[
-        str | None,
-        typer.Argument(
-            help=_("texts in any format that bertfit reads: file, folder, .gz; - is stdin")
-        ),
-    ] = None,
+    model: Model,
+    file: Annotated[str | None, TextFile] = None,
     text: Annotated[
         list[str] | None, typer.Option("--text", help=_("a text to tag, instead of a file"))
     ] = None,
@@ -48,36 +52,53 @@ def _predict(
     output_scheme: Annotated[
         str, typer.Option("--output-scheme", help=_("tag scheme of CoNLL output"))
     ] = "bio",
-    whole_files: Annotated[
-        bool, typer.Option("--whole-files", help=_("every file is one text [every line]"))
-    ] = False,
+    whole_files: WholeFiles = False,
     any_sequence: Annotated[
         bool, typer.Option("--any-sequence", help=_("allow tag sequences that the scheme forbids"))
     ] = False,
     backend: Annotated[
-        str, typer.Option("--backend", help=_("what computes: torch, openvino, or auto (measures)"))
+        str,
+        typer.Option(
+            "--backend", help=_("what computes: torch, openvino, onnx, or auto (measures)")
+        ),
     ] = "torch",
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help=_("replace an output that is there"))
+    int8: Annotated[
+        Path | None,
+        typer.Option(
+            "--int8",
+            metavar="FILE",
+            help=_("8-bit integers (ONNX Runtime), if they lose little F1 on this labelled file"),
+        ),
+    ] = None,
+    max_f1_loss: Annotated[
+        float | None,
+        typer.Option("--max-f1-loss", help=_("so much F1 may --int8 lose, of 1 [0.005]")),
+    ] = None,
+    ray: Annotated[
+        bool,
+        typer.Option(
+            "--ray", help=_("spread the work with Ray: here, or over the cluster of RAY_ADDRESS")
+        ),
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help=_("print one JSON document on stdout"))
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help=_("no progress bars"))] = False,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> int:
     from bertfit.errors import ConfigError
 
     if (file is None) == (not text):
         raise ConfigError(_("Give either a file or --text, not both and not neither."))
-    # One bad record among millions is told, and does not end the work, unless that is asked for.
-    fields["on_error"] = fields.get("on_error") or "skip"
-    job = job_config({**fields, "model": model, "train_file": file or "-"})
+    job = reading_job(fields, model, file or "-")
+    from functools import partial
+
     from bertfit.data.formats import ProblemLog
     from bertfit.jobs.backend_choice import backend_of
-    from bertfit.jobs.corpus import read_options, report_problems
+    from bertfit.jobs.corpus import read_options
+    from bertfit.jobs.int8 import MAX_F1_LOSS, load_int8
     from bertfit.jobs.predict import load
     from bertfit.jobs.predict_file import PredictJob, predict_file
     from bertfit.jobs.prediction_formats import format_of, scheme_of
+    from bertfit.jobs.ray_predict import over_ray
 
     if output is not None:
         name = format_of(output, output_format)  # told before the model is loaded
@@ -87,39 +108,80 @@ def _predict(
                     path=output
                 )
             )
-    scheme = scheme_of(output_scheme)
-    chosen = backend_of(backend)
-    options = read_options(job)
-    predictor = load(
+    scheme, chosen, options = scheme_of(output_scheme), backend_of(backend), read_options(job)
+    _refuse_together(
+        {"--max-f1-loss": max_f1_loss is not None and int8 is None},
+        _("only says how much F1 --int8 may lose. Give --int8 a labelled file too."),
+    )
+    _refuse_together(
+        {
+            "--backend": int8 is not None and chosen != "torch",
+            "--precision": int8 is not None and job.precision is not None,
+            "--device": int8 is not None and (job.device or "cpu") != "cpu",
+        },
+        _("not with --int8, which computes with ONNX Runtime on the processor."),
+    )
+    _refuse_together(
+        {
+            "--int8": ray and int8 is not None,
+            "--backend auto": ray and chosen == "auto",
+            "--text": ray and file is None,
+        },
+        _("not with --ray: every process would decide, or read, for itself."),
+    )
+    if ray and output is None:
+        raise ConfigError(_("--ray: say with --output where the entities go."))
+    make = partial(
+        load,
         model,
         device=job.device,
         precision=job.precision,
         constrained=not any_sequence,
         backend=chosen,
-        sample=_sample(file, options, whole_files) if chosen == "auto" else (),
     )
+    if int8 is not None:
+        predictor = load_int8(
+            model,
+            [int8],
+            max_f1_loss=MAX_F1_LOSS if max_f1_loss is None else max_f1_loss,
+            constrained=not any_sequence,
+            progress=not quiet,
+            say=tell,
+        )
+    else:
+        sample = _sample(file, options, whole_files) if chosen == "auto" else ()
+        predictor = make(sample=sample, say=tell)
     _tell_unmapped(predictor)
     log = ProblemLog()
     if output is None or file is None:
         return _to_stdout(predictor, file, text or [], options, log, whole_files, output, as_json)
+    asked = PredictJob(
+        input=file,
+        output=output,
+        output_format=output_format,
+        output_scheme=scheme,
+        options=options,
+        whole_files=whole_files,
+        overwrite=overwrite,
+    )
     report = predict_file(
         predictor,
-        PredictJob(
-            input=file,
-            output=output,
-            output_format=output_format,
-            output_scheme=scheme,
-            options=options,
-            whole_files=whole_files,
-            overwrite=overwrite,
-        ),
+        asked,
         model_name=model,
         progress=not quiet,
         log=log,
+        elsewhere=over_ray(make, asked, log) if ray else None,
     )
-    report_problems(log, tell)
-    print_report(report, output, as_json)
+    print_report(report, output, log, as_json)
     return 0
+
+
+def _refuse_together(flags: dict[str, bool], reason: str) -> None:
+    from bertfit.errors import ConfigError
+
+    given = [flag for flag, is_wrong in flags.items() if is_wrong]
+    if given:
+        raise ConfigError(f"{', '.join(given)}: {reason}")
 
 
 def _sample(file: str | None, options: "ReadOptions", whole_files: bool) -> "list[Example]":
@@ -145,20 +207,6 @@ def _tell_unmapped(predictor: "Predictor") -> None:
                 count=len(predictor.unmapped_tags), tags=", ".join(predictor.unmapped_tags[:8])
             )
         )
-
-
-def print_report(report: "StreamReport", output: Path, as_json: bool) -> None:
-    """Print the counts of a job that streams."""
-    if as_json:
-        print_json({"output": output, "counts": report})
-        return
-    if report.num_resumed:
-        tell(_("{count:,} texts were done before.").format(count=report.num_resumed))
-    lost = report.num_left_out + report.num_unreadable
-    message = _("{count:,} texts written to {path}.").format(count=report.num_written, path=output)
-    if lost:
-        message += _(" {count:,} left out; see above.").format(count=lost)
-    tell(message)
 
 
 def _to_stdout(

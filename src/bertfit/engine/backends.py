@@ -5,6 +5,7 @@ the same whatever computes.
 """
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,24 @@ def torch_tagger(model: nn.Module, device: torch.device, precision: Precision) -
             return forward(model, batch, device)
 
     return run
+
+
+class PlainTagger(nn.Module):
+    """A tagger with plain tensors in and out, as runtimes that take a graph need it."""
+
+    EXAMPLE: ClassVar = {
+        "input_ids": torch.ones((2, 16), dtype=torch.int64),
+        "attention_mask": torch.ones((2, 16), dtype=torch.int64),
+    }
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """(B, T) int64 twice -> (B, T, K)."""
+        logits: Tensor = self.model(input_ids=input_ids, attention_mask=attention_mask).logits
+        return logits
 
 
 def torch_encoder(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bertfit.config import Precision
-from bertfit.engine.backends import Forward
+from bertfit.engine.backends import Forward, PlainTagger
 from bertfit.errors import ConfigError
 from bertfit.language import _
 from bertfit.types import Batch
@@ -20,18 +20,6 @@ from bertfit.types import Batch
 def has_openvino() -> bool:
     """Say whether OpenVINO is installed."""
     return find_spec("openvino") is not None
-
-
-class _Logits(nn.Module):
-    """A tagger with plain tensors in and out, as a graph needs it."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        logits: Tensor = self.model(input_ids=input_ids, attention_mask=attention_mask).logits
-        return logits
 
 
 def openvino_tagger(model: nn.Module, precision: Precision) -> Forward:
@@ -50,16 +38,12 @@ def openvino_tagger(model: nn.Module, precision: Precision) -> Forward:
         )
     import openvino
 
-    example = {
-        "input_ids": torch.ones((2, 16), dtype=torch.int64),
-        "attention_mask": torch.ones((2, 16), dtype=torch.int64),
-    }
     with torch.inference_mode(), warnings.catch_warnings():
         # What tracing cannot see of transformers' branches is the same for every shape here.
         warnings.simplefilter("ignore")
         graph = openvino.convert_model(
-            _Logits(model).eval(),
-            example_input=example,
+            PlainTagger(model).eval(),
+            example_input=PlainTagger.EXAMPLE,
             input=[("input_ids", [-1, -1]), ("attention_mask", [-1, -1])],
         )
     compiled = openvino.Core().compile_model(

@@ -1,7 +1,8 @@
 """Which library computes a tagger: as asked, or the fastest on the texts at hand."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Literal, get_args
 
 import torch
@@ -10,12 +11,13 @@ from torch import nn
 from bertfit.config import Precision
 from bertfit.data.batches import pad
 from bertfit.engine.backends import Forward
+from bertfit.engine.onnx_backend import has_onnx, onnx_tagger
 from bertfit.engine.openvino_backend import has_openvino, openvino_tagger
 from bertfit.errors import ConfigError
 from bertfit.language import _
 from bertfit.types import Window
 
-Backend = Literal["auto", "torch", "openvino"]
+Backend = Literal["auto", "torch", "openvino", "onnx"]
 # Each is measured for so long; the first batch, which compiles, does not count.
 _SECONDS = 1.0
 
@@ -35,45 +37,59 @@ def backend_of(name: str) -> Backend:
     )
 
 
-def other_forward(
-    model: nn.Module, device: torch.device, precision: Precision, backend: Backend
-) -> Forward | None:
-    """Return what may compute in torch's place; None where torch it is.
+def other_backends(
+    backend: Backend, device: torch.device, asked: Precision | None, chosen: Precision
+) -> Mapping[Backend, Callable[[nn.Module], Forward]]:
+    """Return what may compute in torch's place: from a model in float32 on the CPU.
 
     Args:
-        model: in float32, on the CPU.
+        backend: as asked; `auto` gives all that are installed.
         device: where the work is to run.
-        precision: of its matrix products.
-        backend: as asked.
+        asked: the precision that the user wants, if one.
+        chosen: the precision that is taken then. ONNX Runtime has no bf16 on processors; fp32 in
+            its place is only better.
 
     Raises:
-        ConfigError: OpenVINO was asked for, and is not installed or the device is no CPU.
+        ConfigError: one that was asked for runs elsewhere, or has no such precision.
     """
-    if backend == "torch" or (backend == "auto" and not (device.type == "cpu" and has_openvino())):
-        return None
+    if backend == "torch":
+        return {}
     if device.type != "cpu":
+        if backend == "auto":
+            return {}
         raise ConfigError(
-            _("--backend openvino: runs on the processor only. Add --device cpu, or leave it out.")
+            _(
+                "--backend {backend}: runs on the processor only. Add --device cpu, or leave it "
+                "out."
+            ).format(backend=backend)
         )
-    return openvino_tagger(model, precision)
+    if backend == "onnx" and asked not in (None, "fp32"):
+        raise ConfigError(
+            _(
+                "--backend onnx: ONNX Runtime computes in fp32 on a processor. Leave --precision "
+                "{precision} out, or take --backend torch or openvino."
+            ).format(precision=asked)
+        )
+    makers: dict[Backend, Callable[[nn.Module], Forward]] = {
+        "openvino": partial(openvino_tagger, precision=chosen),
+        "onnx": onnx_tagger,
+    }
+    if backend != "auto":
+        return {backend: makers[backend]}
+    installed = {"openvino": has_openvino(), "onnx": has_onnx() and asked in (None, "fp32")}
+    return {name: make for name, make in makers.items() if installed[name]}
 
 
-def faster(
-    first: Forward, second: Forward, batches: Sequence[Sequence[Window]], pad_id: int
-) -> Forward:
-    """Measure both on the same batches and return the faster one; the first, without batches."""
-    if not batches:
-        return first
+def tokens_per_second(forward: Forward, batches: Sequence[Sequence[Window]], pad_id: int) -> float:
+    """Measure a backend for a second on batches of windows."""
     padded = [pad(batch, pad_id) for batch in batches]
-    rates = []
     with torch.inference_mode():
-        for forward in (first, second):
-            forward(padded[0])
-            tokens, begin = 0, time.perf_counter()
+        forward(padded[0])
+        tokens, begin = 0, time.perf_counter()
+        while True:
             for batch in padded:
                 forward(batch)
                 tokens += batch.num_tokens
-                if time.perf_counter() - begin > _SECONDS:
-                    break
-            rates.append(tokens / (time.perf_counter() - begin))
-    return second if rates[1] > rates[0] else first
+                seconds = time.perf_counter() - begin
+                if seconds > _SECONDS:
+                    return tokens / seconds

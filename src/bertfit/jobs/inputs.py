@@ -39,9 +39,8 @@ class TextInput:
         self._whole_files = whole_files
         self._files = self._find_files()
         self._sizes = [path.stat().st_size for path in self._files]
-        self._before = 0
-        self._current: Path | None = None
-        self._num_lines = 0.0
+        self._places = {str(path): place for place, path in enumerate(self._files)}
+        self._counted = ("", 0.0)  # a file, and about how many lines it has
 
     def _find_files(self) -> list[Path]:
         """Return the files that are read one by one; none where `read` takes the name as it is."""
@@ -95,10 +94,7 @@ class TextInput:
         if not self._files:
             yield from read(self.name, self._options, self._log)
             return
-        for position, path in enumerate(self._files):
-            self._before = sum(self._sizes[:position])
-            self._current = path
-            self._num_lines = 0.0
+        for path in self._files:
             try:
                 yield from self._one_file(path)
             except DataError as error:
@@ -109,18 +105,18 @@ class TextInput:
     def fraction(self, example: Example) -> float | None:
         """Return the share of the input that is read when this example is; None if unknown."""
         total = sum(self._sizes)
-        if self._current is None or not total:
+        path = example.source.path if example.source else ""
+        place = self._places.get(path)
+        if example.source is None or place is None or not total:
             return None
-        size = self._current.stat().st_size
-        inside = 0.0
-        if example.source is not None and example.source.path == str(self._current):
-            if not self._num_lines:
-                self._num_lines = _count_lines(self._current)
-            if self._num_lines > 0:
-                inside = min(1.0, example.source.line / self._num_lines)
-            elif len(self._files) == 1:
-                return None
-        return (self._before + inside * size) / total
+        if self._counted[0] != path:
+            self._counted = (path, _count_lines(self._files[place]))
+        inside, num_lines = 0.0, self._counted[1]
+        if num_lines > 0:
+            inside = min(1.0, example.source.line / num_lines)
+        elif len(self._files) == 1:
+            return None
+        return (sum(self._sizes[:place]) + inside * self._sizes[place]) / total
 
     def _one_file(self, path: Path) -> Iterator[Example]:
         if not self._whole_files:

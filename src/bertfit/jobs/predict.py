@@ -4,7 +4,7 @@ examples -> windows -> batches sorted by length -> forward -> tags -> entities. 
 read-ahead is in memory (law 7).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ from bertfit.engine.device import choose_device
 from bertfit.engine.precision import choose_precision
 from bertfit.engine.weights import store_as_multiplied
 from bertfit.errors import BudgetError
-from bertfit.jobs.backend_choice import Backend, faster, other_forward
+from bertfit.jobs.backend_choice import Backend, other_backends, tokens_per_second
 from bertfit.jobs.chunks import BATCHES_PER_CHUNK, Chunk, chunks, even_batches
 from bertfit.jobs.foreign_tags import tag_meaning
 from bertfit.jobs.work_memory import WorkMemory
@@ -104,6 +104,37 @@ class Predictor:
         allowed, start, end = transitions(self.scheme)
         self._decoder = Decoder(allowed, start, end, device, constrained and meaning.constrained)
         self._memory = WorkMemory(device)
+
+    def use_fastest(
+        self,
+        others: Mapping[Backend, Forward],
+        sample: Iterable[Example],
+        say: Callable[[str], None],
+    ) -> None:
+        """Measure others beside torch on some texts, and go on with the fastest.
+
+        Args:
+            others: what may compute the tag logits in torch's place.
+            sample: texts; without any nothing changes.
+            say: told the rates.
+        """
+        windows = [window for chunk in self.chunks(sample) for window in chunk.windows]
+        if not windows:
+            return
+        batches = even_batches(windows, self.batch_tokens)
+        forwards: dict[Backend, Forward] = {"torch": self.forward, **others}
+        pad_id = self.tagger.tokenizer.pad_id
+        rates = {
+            name: tokens_per_second(forward, batches, pad_id) for name, forward in forwards.items()
+        }
+        best = max(rates, key=rates.__getitem__)
+        self.forward = forwards[best]
+        measured = ", ".join(f"{name} {rate:,.0f}" for name, rate in rates.items())
+        say(
+            _("--backend auto: {backend}. Tokens per second: {measured}.").format(
+                backend=best, measured=measured
+            )
+        )
 
     def entities(self, texts: Iterable[str]) -> Iterator[list[Entity]]:
         """Yield the entities of every text, in order; `text[e.start:e.end]` is the surface."""
@@ -270,6 +301,7 @@ def load(
     trust_remote_code: bool = False,
     backend: Backend = "torch",
     sample: Sequence[Example] = (),
+    say: Callable[[str], None] = lambda message: None,
 ) -> Predictor:
     """Load a tagger: a run folder, a model folder or a hub id.
 
@@ -281,16 +313,20 @@ def load(
         constrained: False allows tag sequences that the scheme forbids.
         trust_remote_code: run the Python code that a model brings.
         backend: what computes; `auto` measures what is installed for a second each.
-        sample: the texts that `auto` measures on.
+        sample: the texts that `auto` measures on; without any it is torch.
+        say: told what `auto` measured.
 
     Raises:
         ModelError: it cannot be found or used.
-        ConfigError: the device or precision is not to be had here.
+        ConfigError: the device, precision or backend is not to be had here.
     """
     chosen = choose_device(device)
     tagger = load_tagger(find_model(model), trust_remote_code=trust_remote_code)
     number_format = choose_precision(precision, chosen)
-    other = other_forward(tagger.model, chosen, number_format, backend)
+    forwards: dict[Backend, Forward] = {
+        name: make(tagger.model)
+        for name, make in other_backends(backend, chosen, precision, number_format).items()
+    }
     store_as_multiplied(tagger.model, number_format)
     predictor = Predictor(
         tagger,
@@ -298,10 +334,8 @@ def load(
         precision=number_format,
         batch_tokens=batch_tokens,
         constrained=constrained,
-        forward=other if backend == "openvino" else None,
+        forward=forwards.get(backend),
     )
-    if other is not None and backend == "auto":
-        windows = [w for chunk in predictor.chunks(sample) for w in chunk.windows]
-        batches = even_batches(windows, predictor.batch_tokens)
-        predictor.forward = faster(predictor.forward, other, batches, tagger.tokenizer.pad_id)
+    if backend == "auto" and forwards:
+        predictor.use_fastest(forwards, sample, say)
     return predictor

@@ -1,43 +1,65 @@
 """`bertfit predict MODEL INPUT --output OUT`: a file of any length to a file of entities."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from bertfit.data.formats import ProblemLog, ReadOptions
+from bertfit.data.formats import ProblemLog
 from bertfit.data.tags import Scheme
-from bertfit.jobs.chunks import Chunk, ahead
-from bertfit.jobs.identity import model_identity
+from bertfit.jobs.chunks import Chunk
 from bertfit.jobs.inputs import TextInput
 from bertfit.jobs.predict import Found, Predictor
 from bertfit.jobs.prediction_formats import PredictionFormat, format_of, prediction_format
 from bertfit.jobs.resumable import ResumableOutput
-from bertfit.jobs.stream_job import StreamJob, StreamReport, Worked, run_stream, skip
+from bertfit.jobs.stream_job import (
+    FileJob,
+    StreamJob,
+    StreamReport,
+    Worked,
+    made_ahead,
+    run_stream,
+    skip,
+)
 from bertfit.language import _
-from bertfit.types import Example
+from bertfit.types import Problem
+
+# Works through the texts from a record on, and calls something between batches.
+Results = Callable[[int, Callable[[], None]], Iterator[Worked[list[Found]]]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictJob:
+class PredictJob(FileJob):
     """What `predict` is asked.
 
     Attributes:
-        input: a file of any format, a folder of them, `hub:owner/name`, or `-`.
-        output: the file to write.
         output_format: one of `PREDICTION_FORMATS`; None: by the name of the output.
         output_scheme: the tags of CoNLL.
-        options: how the input is read.
-        whole_files: every file is one text.
-        overwrite: replace an output that is there.
     """
 
-    input: str
-    output: Path
     output_format: str | None = None
     output_scheme: Scheme = "bio"
-    options: ReadOptions = field(default_factory=lambda: ReadOptions(on_error="skip"))
-    whole_files: bool = False
-    overwrite: bool = False
+
+
+def chunks_of(predictor: Predictor, source: TextInput, done: int) -> Iterator[Chunk]:
+    """Cut texts into chunks without the first `done`; all are cut as the very first texts say."""
+    split, stream = predictor.split_for(source.examples())
+    return made_ahead(predictor.chunks(skip(stream, done), split), predictor.device)
+
+
+def tag_chunk(
+    predictor: Predictor,
+    chunk: Chunk,
+    on_problem: Callable[[Problem], None],
+    between: Callable[[], None] | None = None,
+) -> Worked[list[Found]]:
+    """Find the entities of a chunk; the arguments are those of `Predictor.annotate_chunk`."""
+    found = predictor.annotate_chunk(chunk, on_problem, between)
+    return Worked(
+        rows=found,
+        num_written=len(found),
+        num_read=len(chunk.examples),
+        last=chunk.examples[-1],
+    )
 
 
 def predict_file(
@@ -47,6 +69,7 @@ def predict_file(
     model_name: str,
     progress: bool,
     log: ProblemLog,
+    elsewhere: Callable[[TextInput], Results] | None = None,
 ) -> StreamReport:
     """Write the entities of all texts of an input; goes on where the same job was stopped.
 
@@ -56,13 +79,14 @@ def predict_file(
         model_name: as the user wrote it.
         progress: show a progress bar.
         log: told of what was repaired and what was left out.
+        elsewhere: works through the texts in this process's place.
 
     Raises:
         ConfigError: a format that is not known, or an output that is there already.
         DataError: the input cannot be read, or the output cannot be written.
         Interrupted: Ctrl-C; the same command goes on.
     """
-    source = TextInput(job.input, job.options, log, whole_files=job.whole_files)
+    source = job.source(log)
     name = format_of(job.output, job.output_format)
     written = prediction_format(
         name,
@@ -71,30 +95,20 @@ def predict_file(
         scheme=job.output_scheme,
     )
     identity = {
-        "command": "predict",
-        "model": model_identity(model_name),
-        "input": source.identity(),
-        "reading": repr(job.options) + repr(job.whole_files),
+        **job.identity(source, "predict", model_name),
         "precision": predictor.precision,
         "output": f"{name} {job.output_scheme}",
     }
 
-    def chunks(examples: Iterator[Example], done: int) -> Iterator[Chunk]:
-        # The first texts decide how all are cut, whether they are done already or not.
-        split, stream = predictor.split_for(examples)
-        made = predictor.chunks(skip(stream, done), split)
-        return made if predictor.device.type == "cpu" else ahead(made)
-
-    def work(chunk: Chunk, between: Callable[[], None]) -> Worked[list[Found]]:
-        found = predictor.annotate_chunk(chunk, log.add, between)
-        return Worked(rows=found, num_written=len(found))
+    def here(done: int, between: Callable[[], None]) -> Iterator[Worked[list[Found]]]:
+        for chunk in chunks_of(predictor, source, done):
+            yield tag_chunk(predictor, chunk, log.add, between)
 
     with ResumableOutput([job.output], identity, job.overwrite) as output:
         return run_stream(
             StreamJob(
                 source=source,
-                chunks=chunks,
-                work=work,
+                results=here if elsewhere is None else elsewhere(source),
                 format=_OnePart(written),
                 log=log,
                 verb=_("predicting"),

@@ -5,16 +5,18 @@ moment is a few chunks, whatever the length of the input.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Generic, Never, Protocol, TypeVar
 
+import torch
 from tqdm.auto import tqdm
 
-from bertfit.data.formats import ProblemLog
+from bertfit.data.formats import ProblemLog, ReadOptions
 from bertfit.errors import Interrupted
-from bertfit.jobs.chunks import Chunk
+from bertfit.jobs.chunks import Chunk, ahead
+from bertfit.jobs.identity import model_identity
 from bertfit.jobs.inputs import TextInput
 from bertfit.jobs.resumable import Progress, ResumableOutput
 from bertfit.jobs.stopping import Stopped, StopSignals
@@ -41,12 +43,53 @@ class RowFormat(Protocol[R]):  # type: ignore[misc]
         """Make the targets of the parts, which may be gone already."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class FileJob:
+    """What every job asks that takes a file of texts to a file of results.
+
+    Attributes:
+        input: a file of any format, a folder of them, `hub:owner/name`, or `-`.
+        output: the file to write.
+        options: how the input is read.
+        whole_files: every file is one text.
+        overwrite: replace an output that is there.
+    """
+
+    input: str
+    output: Path
+    options: ReadOptions = field(default_factory=lambda: ReadOptions(on_error="skip"))
+    whole_files: bool = False
+    overwrite: bool = False
+
+    def source(self, log: ProblemLog) -> TextInput:
+        """Return where the texts come from."""
+        return TextInput(self.input, self.options, log, whole_files=self.whole_files)
+
+    def identity(self, source: TextInput, command: str, model: str) -> dict[str, str]:
+        """Return what tells this work from another, as far as it is known here."""
+        return {
+            "command": command,
+            "model": model_identity(model),
+            "input": source.identity(),
+            "reading": repr(self.options) + repr(self.whole_files),
+        }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worked(Generic[R]):
-    """What came of a chunk: its rows, and how many records they stand for."""
+    """What came of some records: its rows, how many are in them, and how far the input is.
+
+    Attributes:
+        rows: what is written.
+        num_written: records that the rows stand for.
+        num_read: records that were read for them.
+        last: the last of these.
+    """
 
     rows: R
     num_written: int
+    num_read: int
+    last: Example
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,16 +117,15 @@ class StreamJob(Generic[R]):
 
     Attributes:
         source: where the texts come from.
-        chunks: cuts the examples, and is told how many of the first are done already.
-        work: turns a chunk into rows; its second argument is called between batches.
+        results: works through them. Is told how many of the first are done already, and what to
+            call between batches, which may raise to stop there.
         format: turns rows into bytes.
         log: told what was left out.
         verb: what the progress bar calls it.
     """
 
     source: TextInput
-    chunks: Callable[[Iterator[Example], int], Iterator[Chunk]]
-    work: Callable[[Chunk, Callable[[], None]], Worked[R]]
+    results: Callable[[int, Callable[[], None]], Iterator[Worked[R]]]
     format: RowFormat[R]
     log: ProblemLog
     verb: str
@@ -92,6 +134,11 @@ class StreamJob(Generic[R]):
 def skip(examples: Iterator[Example], number: int) -> Iterator[Example]:
     """Return the examples behind the first `number`."""
     return islice(examples, number, None)
+
+
+def made_ahead(chunks: Iterator[Chunk], device: torch.device) -> Iterator[Chunk]:
+    """Have chunks read and tokenised while a card works; a processor has no core left for it."""
+    return chunks if device.type == "cpu" else ahead(chunks)
 
 
 def run_stream(job: StreamJob[R], output: ResumableOutput, *, progress: bool) -> StreamReport:
@@ -117,8 +164,7 @@ def run_stream(job: StreamJob[R], output: ResumableOutput, *, progress: bool) ->
 
 
 def _work_through(job: StreamJob[R], output: ResumableOutput, progress: bool) -> None:
-    def write(done: tuple[int, Worked[R]]) -> None:
-        num_read, worked = done
+    def write(worked: Worked[R]) -> None:
         before = output.progress
         pieces = job.format.pieces(worked.rows, before.records_written)
         if not before.lengths[0]:
@@ -126,7 +172,7 @@ def _work_through(job: StreamJob[R], output: ResumableOutput, progress: bool) ->
         output.append(
             pieces,
             Progress(
-                records_read=before.records_read + num_read,
+                records_read=before.records_read + worked.num_read,
                 records_written=before.records_written + worked.num_written,
                 lengths=(),
                 state={},
@@ -147,10 +193,9 @@ def _work_through(job: StreamJob[R], output: ResumableOutput, progress: bool) ->
             ) as bar,
             WriterThread(write) as writer,
         ):
-            for chunk in job.chunks(job.source.examples(), begun):
-                worked = job.work(chunk, stop.check)
-                writer.put((len(chunk.examples), worked))
-                _advance(bar, job.source, chunk)
+            for worked in job.results(begun, stop.check):
+                writer.put(worked)
+                _advance(bar, job.source, worked.num_read, worked.last)
                 stop.check()
     except Stopped:
         raise Interrupted(
@@ -175,10 +220,9 @@ def _work_through(job: StreamJob[R], output: ResumableOutput, progress: bool) ->
     )
 
 
-def _advance(bar: "tqdm[Never]", source: TextInput, chunk: Chunk) -> None:
+def _advance(bar: "tqdm[Never]", source: TextInput, count: int, last: Example) -> None:
     """Move the bar; the end is guessed from the share of the file that is read."""
-    count = bar.n + len(chunk.examples)
-    fraction = None if bar.disable else source.fraction(chunk.examples[-1])
+    fraction = None if bar.disable else source.fraction(last)
     if fraction:
-        bar.total = max(count, round(count / fraction))
-    bar.update(len(chunk.examples))
+        bar.total = max(bar.n + count, round((bar.n + count) / fraction))
+    bar.update(count)
