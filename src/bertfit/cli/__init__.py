@@ -20,6 +20,7 @@ COMMANDS = {
     "predict": N_("Find the entities of texts."),
     "embed": N_("Turn texts, tokens or entities into vectors."),
     "data": N_("Check, count and convert labelled files."),
+    "plan": N_("Choose the fastest settings that fit a card, and say why."),
     "estimate": N_("Say what a job needs on a card, before it runs."),
     "capacity": N_("Find the largest batch that a card holds."),
     "doctor": N_("Say what this machine can do and what is in the way."),

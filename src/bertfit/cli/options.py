@@ -78,4 +78,5 @@ def _metavar(field: FieldInfo) -> str:
         kind = get_args(kind)[0]
     if get_origin(kind) is Literal:
         return "|".join(map(str, get_args(kind)))
-    return {"Path": "PATH", "int": "N", "float": "X"}.get(getattr(kind, "__name__", ""), "TEXT")
+    names = {"Path": "PATH", "int": "N", "float": "X", "bool": "true|false"}
+    return names.get(getattr(kind, "__name__", ""), "TEXT")

@@ -77,7 +77,7 @@ def model_builder(asked: EstimateConfig) -> BuildModel:
     Raises:
         ModelError: no such model, a config that lacks fields, or a length beyond its positions.
     """
-    fields = _fields(asked.model)
+    fields = model_fields(asked.model)
     tags = ("O", *(f"T{number}" for number in range(1, asked.num_tags)))
 
     def build() -> nn.Module:
@@ -110,7 +110,12 @@ def estimate(asked: EstimateConfig) -> tuple[MemoryEstimate, DeviceSpec, Setting
     return estimate_memory(model_builder(asked), settings, device), device, settings
 
 
-def _fields(name: str) -> Mapping[str, Any]:
+def model_fields(name: str) -> Mapping[str, Any]:
+    """Return the fields of the config of a model, by its folder or its name in the catalogue.
+
+    Raises:
+        ModelError: it is not known, or its config lacks fields.
+    """
     folder = Path(name)
     if (folder / "model" / "config.json").is_file():
         folder = folder / "model"

@@ -1,0 +1,86 @@
+"""`bertfit plan`: the fastest settings that fit a card, what they need, and what was not chosen."""
+
+from typing import Annotated, Any
+
+import typer
+
+from bertfit.cli.options import with_fields
+from bertfit.cli.output import print_json, tell
+from bertfit.config import validated
+from bertfit.errors import ConfigError
+from bertfit.language import _
+from bertfit.planning.plan_config import PlanConfig
+
+ALL = "all"
+
+
+def _plan(
+    fields: dict[str, Any],
+    explain: Annotated[
+        str | None,
+        typer.Option("--explain", help=_("say what one lever does, and why"), metavar="LEVER"),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help=_("print one JSON document on stdout"))
+    ] = False,
+) -> int:
+    asked = validated(PlanConfig, fields)
+    from bertfit.jobs.plan import plan
+
+    if asked.gpu == ALL:
+        return _rank(asked, as_json)
+    made, planner = plan(asked, tell)
+    if explain is not None:
+        return _explain(explain, made, planner, as_json)
+    if as_json:
+        print_json({"model": asked.model, "card": planner.facts.device, "plan": made})
+        return 0
+    from bertfit.cli.plan_tables import print_plan
+
+    print_plan(made, planner.facts)
+    return 0
+
+
+def _rank(asked: PlanConfig, as_json: bool) -> int:
+    from tqdm import tqdm
+
+    from bertfit.jobs.plan import Ranked, rank_cards
+    from bertfit.memory.cards import cards
+
+    with tqdm(total=len(cards()), desc=_("cards"), disable=as_json, leave=False) as bar:
+
+        def advance(row: Ranked) -> None:
+            bar.update()
+
+        ranked = rank_cards(asked, advance, tell)
+    fits = any(row.plan is not None for row in ranked)
+    if as_json:
+        print_json({"model": asked.model, "cards": ranked})
+        return 0 if fits else 3
+    from bertfit.cli.plan_tables import print_ranking
+
+    print_ranking(asked.model, ranked)
+    return 0 if fits else 3
+
+
+def _explain(lever: str, made: Any, planner: Any, as_json: bool) -> int:
+    from bertfit.diagnose.explain_plan import LEVERS, explain_lever
+
+    name = lever.replace("-", "_")
+    if name not in LEVERS:
+        raise ConfigError(
+            _("--explain {lever}: there is no such lever. There are {known}.").format(
+                lever=lever, known=", ".join(key.replace("_", "-") for key in LEVERS)
+            )
+        )
+    told = explain_lever(name, made, planner)
+    if as_json:
+        print_json(told)
+        return 0
+    from bertfit.cli.plan_tables import print_lever
+
+    print_lever(told)
+    return 0
+
+
+command = with_fields(_plan, PlanConfig.model_fields)

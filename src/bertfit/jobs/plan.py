@@ -1,0 +1,207 @@
+"""Plan a training job: from what is asked, or from its data, to what the planner needs to know."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import psutil
+import torch
+from torch import nn
+
+from bertfit.config import JobConfig
+from bertfit.data.tags import label_scheme
+from bertfit.engine.fence import check_budget
+from bertfit.errors import BudgetError, ConfigError
+from bertfit.jobs.corpus import Say, read_corpus
+from bertfit.jobs.lessons import Lessons, make_lessons
+from bertfit.jobs.starting_point import TINY, starting_tagger
+from bertfit.language import _
+from bertfit.memory.cards import cards
+from bertfit.memory.device import catalogue_device, resolve_device
+from bertfit.models.encoder import build_classifier, find_model, load_tokenizer, max_positions
+from bertfit.models.tagger import Tagger, window_size
+from bertfit.planning.candidates import JobFacts, Pins
+from bertfit.planning.estimate import BuildModel
+from bertfit.planning.levers import TrainSettings
+from bertfit.planning.plan import Plan, Planner, make_plan
+from bertfit.planning.plan_config import PlanConfig
+from bertfit.planning.request import card_precision, model_fields
+from bertfit.types import DeviceSpec, LengthProfile
+
+# More than any machine has: the memory of a machine elsewhere is not known.
+UNKNOWN_HOST_BYTES = 1 << 60
+
+
+def plan(asked: PlanConfig, say: Say = lambda message: None) -> tuple[Plan, Planner]:
+    """Choose how a job would run on a card, which need not be here; reads no weights.
+
+    Args:
+        asked: the job.
+        say: told what the user should know of the data.
+
+    Returns:
+        The plan, and the planner that knows the job.
+
+    Raises:
+        BudgetError: nothing fits.
+        BertfitError: see `bertfit.errors`.
+    """
+    planner = Planner(facts_of(asked, resolve_device(asked.gpu), say))
+    return make_plan(planner), planner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranked:
+    """A card of the catalogue, and the plan for it; None where nothing fits."""
+
+    card: str
+    total_bytes: int
+    plan: Plan | None
+
+
+def rank_cards(asked: PlanConfig, on_card: Callable[[Ranked], None], say: Say) -> list[Ranked]:
+    """Plan for every card of the catalogue, the fastest first.
+
+    Raises:
+        BertfitError: the job cannot be planned at all.
+    """
+    first = facts_of(asked, catalogue_device(cards()[0]), say, check=False)
+    found = []
+    for card in cards():
+        device = catalogue_device(card)
+        budget = min(asked.budget or device.total_bytes, device.total_bytes)
+        facts = replace(
+            first,
+            device=device,
+            budget_bytes=budget,
+            settings=replace(first.settings, precision=_precision(asked, device)),
+        )
+        try:
+            made = make_plan(Planner(facts))
+        except (BudgetError, ConfigError):
+            made = None
+        row = Ranked(card=card.slug, total_bytes=card.total_bytes, plan=made)
+        on_card(row)
+        found.append(row)
+    return sorted(
+        found, key=lambda r: -r.plan.tokens_per_second if r.plan is not None else r.total_bytes
+    )
+
+
+def facts_of(asked: PlanConfig, device: DeviceSpec, say: Say, *, check: bool = True) -> JobFacts:
+    """Return what the planner needs to know of a job.
+
+    Raises:
+        BertfitError: see `bertfit.errors`.
+    """
+    if check and asked.budget is not None:
+        check_budget(asked.budget, device.total_bytes, device.context_bytes, device.name)
+    tags: tuple[str, ...]
+    used_rows = None
+    if asked.train_file:
+        tagger, lessons = _read(asked, say)
+        build = _builder(asked, tagger.scheme.tags, tagger.model)
+        lengths = profile_of(lessons)
+        windows_per_step = windows_in_step(lessons, asked.batch_size)
+        num_texts = len(lessons.train)
+        tags = tagger.scheme.tags
+        used_rows = len(lessons.piece_ids(tagger))
+    else:
+        labels = tuple(f"L{number}" for number in range(asked.num_labels))
+        tags = label_scheme(labels, asked.scheme).tags
+        build = _builder(asked, tags, None)
+        limit = max_positions(build().config)
+        length, __ = window_size(limit, asked.max_length, asked.overlap, asked.model)
+        lengths = LengthProfile(histogram={length: asked.num_texts})
+        windows_per_step, num_texts = asked.batch_size, asked.num_texts
+    host = psutil.virtual_memory().available if asked.gpu is None else UNKNOWN_HOST_BYTES
+    return JobFacts(
+        model=asked.model,
+        build_model=build,
+        settings=settings_of_job(asked, len(tags), _precision(asked, device), used_rows),
+        lengths=lengths,
+        windows_per_step=windows_per_step,
+        num_steps=-(-num_texts // asked.batch_size) * asked.num_train_epochs,
+        device=device,
+        budget_bytes=asked.budget or device.total_bytes,
+        host_bytes=asked.host_memory or host,
+        pins=Pins.of(asked),
+    )
+
+
+def settings_of_job(
+    job: JobConfig, num_tags: int, precision: str, used_rows: int | None
+) -> TrainSettings:
+    """Return the settings that are the job's own, with a step that stands for none."""
+    return TrainSettings(
+        steps=(((1, 1),),),
+        num_tags=num_tags,
+        precision=precision,  # type: ignore[arg-type]
+        attn_implementation=job.attn_implementation,
+        max_grad_norm=job.max_grad_norm,
+        used_rows=used_rows,
+    )
+
+
+def profile_of(lessons: Lessons) -> LengthProfile:
+    """Count the lengths of the training windows."""
+    return LengthProfile(
+        histogram=Counter(len(window.input_ids) for window in chain(*lessons.train))
+    )
+
+
+def windows_in_step(lessons: Lessons, batch_size: int) -> int:
+    """Return the windows of a usual step, rounded up."""
+    windows = sum(map(len, lessons.train))
+    texts = max(1, len(lessons.train))
+    return max(1, -(-windows * min(batch_size, texts) // texts))
+
+
+def _precision(asked: PlanConfig, device: DeviceSpec) -> str:
+    if asked.precision == "bf16" and not device.bf16:
+        raise ConfigError(
+            _(
+                "--precision bf16: {card} has no bfloat16. Use fp16 or fp32, or leave --precision "
+                "out."
+            ).format(card=device.name)
+        )
+    return asked.precision or card_precision(device)
+
+
+def _builder(asked: PlanConfig, tags: tuple[str, ...], model: nn.Module | None) -> BuildModel:
+    if asked.model == TINY:
+        if model is None:
+            raise ConfigError(_("--model tiny is made from the training data: give --train-file."))
+        fields = model.config.to_dict()  # type: ignore[operator, union-attr]
+    else:
+        fields = model_fields(asked.model)
+
+    def build() -> nn.Module:
+        with torch.device("meta"):
+            return build_classifier(fields, tags, asked.dropout)
+
+    return build
+
+
+def _read(asked: PlanConfig, say: Say) -> tuple[Tagger, Lessons]:
+    """Read the data and cut them into windows, with the model's tokenizer but no weights."""
+    corpus = read_corpus(asked, say)
+    if asked.model == TINY:
+        tagger = starting_tagger(asked, corpus, say)
+        return tagger, make_lessons(corpus, tagger, asked.model, say)
+    folder = find_model(asked.model)
+    model = _builder(asked, corpus.scheme.tags, None)()
+    max_length, overlap = window_size(
+        max_positions(model.config), asked.max_length, asked.overlap, asked.model
+    )
+    tagger = Tagger(
+        model=model,
+        tokenizer=load_tokenizer(folder, asked.trust_remote_code),
+        scheme=corpus.scheme,
+        task=corpus.task,
+        split=corpus.split,
+        max_length=max_length,
+        overlap=overlap,
+    )
+    return tagger, make_lessons(corpus, tagger, asked.model, say)

@@ -1,0 +1,102 @@
+"""Three traced steps of a job, from which its time and its memory at any shape follow roughly."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bertfit.memory.kernels import Chip
+from bertfit.memory.trace import Recorder, record
+from bertfit.memory.work import Work
+from bertfit.planning import program
+from bertfit.planning.estimate import BuildModel
+from bertfit.planning.levers import Shape, TrainSettings, encoder_layers
+from bertfit.types import DeviceSpec
+
+# Several windows of a multiple of 128 tokens: kernels round lengths up to that.
+_SHAPES: tuple[Shape, ...] = ((2, 128), (6, 128), (2, 256))
+_CARD = torch.device("cuda")
+
+Vector = NDArray[np.float64]
+Steps = tuple[tuple[Shape, ...], ...]
+SettingsOf = Callable[[Steps], TrainSettings]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One traced step of two micro-batches of one shape.
+
+    Attributes:
+        shape: of both.
+        trace: its memory.
+        work: its operations.
+        layers: module of an encoder layer -> its number.
+        width: H of the encoder.
+        num_trained: weights that are trained.
+    """
+
+    shape: Shape
+    trace: Recorder
+    work: Work
+    layers: dict[str, int]
+    width: int
+    num_trained: int
+
+    def layer_of(self, module: str) -> int:
+        """Return the layer that a module is part of; -1 for none."""
+        while module:
+            if module in self.layers:
+                return self.layers[module]
+            module = module.rpartition(".")[0]
+        return -1
+
+
+def features(shape: Shape) -> Vector:
+    """Return what sizes, FLOPs and bytes are multiples of: 1, tokens, tokens times length."""
+    batch, length = shape
+    return np.array([1.0, batch * length, batch * length * length])
+
+
+def sample_step(
+    build_model: BuildModel, settings_of: SettingsOf, device: DeviceSpec
+) -> list[Sample]:
+    """Trace a step at three shapes.
+
+    Args:
+        build_model: gives the model, on `meta`.
+        settings_of: the levers, for given micro-batches; nothing is computed twice.
+        device: the card.
+    """
+    chip = Chip(
+        compute_capability=device.compute_capability, multiprocessors=device.multiprocessors
+    )
+    samples = []
+    for shape in _SHAPES:
+        settings = settings_of(((shape, shape),))
+        model, extra = program.prepare(build_model(), settings)
+        with record(chip, mask_is_full=not settings.padded) as trace, Work(trace) as work:
+            next(program.run(model, extra, settings, _CARD))
+        numbers = {id(layer): number for number, layer in enumerate(encoder_layers(model))}
+        samples.append(
+            Sample(
+                shape=shape,
+                trace=trace,
+                work=work,
+                layers={
+                    name: numbers[id(part)]
+                    for name, part in model.named_modules()
+                    if id(part) in numbers
+                },
+                width=int(model.config.hidden_size),  # type: ignore[union-attr, arg-type]
+                num_trained=sum(p.numel() for p in model.parameters() if p.requires_grad),
+            )
+        )
+    return samples
+
+
+def solve(values: list[Vector]) -> Vector:
+    """Find the multiples of `features` that three samples show: (M, 3) for values of (M,) each."""
+    table = np.stack([features(shape) for shape in _SHAPES])
+    return np.linalg.solve(table, np.stack(values)).T  # type: ignore[no-any-return]
