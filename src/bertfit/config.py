@@ -195,7 +195,11 @@ class JobConfig(BaseModel):
     )
 
     device: str | None = Field(
-        default=None, description=N_("cpu, cuda, cuda:1, mps [the fastest here]")
+        default=None,
+        description=N_(
+            "cpu, cuda, cuda:1, mps; sim:4GiB or sim:NAME counts memory as on such a card "
+            "[the fastest here]"
+        ),
     )
     budget: int | None = Field(
         default=None, description=N_("memory the job may take, such as 3.5GiB [the whole card]")

@@ -23,7 +23,10 @@ def choose_device(asked: str | None) -> torch.device:
         device = None
     if device is None or device.type not in ("cpu", "cuda", "mps"):
         raise ConfigError(
-            _("--device {device}: use cpu, cuda, cuda:N or mps.").format(device=asked)
+            _(
+                "--device {device}: use cpu, cuda, cuda:N or mps; training also takes sim:4GiB or "
+                "sim:NAME."
+            ).format(device=asked)
         )
     if device.type == "cuda":
         count = torch.cuda.device_count()
