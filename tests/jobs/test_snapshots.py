@@ -91,8 +91,12 @@ def test_the_state_comes_back_equal_to_the_last_bit(tmp_path: Path) -> None:
 
 def test_a_state_of_another_version_is_refused() -> None:
     stored = state(1).to_json()
-    del stored["decay"]
-    with pytest.raises(ValueError, match="decay"):
+    del stored["decay"]  # as if an older format had not had it
+    assert TrainState.from_json(stored).decay == 1.0
+    with pytest.raises(ValueError, match="colour"):
+        TrainState.from_json({**stored, "colour": "red"})
+    del stored["identity"]
+    with pytest.raises(ValueError, match="identity"):
         TrainState.from_json(stored)
 
 

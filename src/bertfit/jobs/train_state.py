@@ -53,14 +53,16 @@ class TrainState:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:
-        """Return the state that `to_json` gave.
+        """Return the state that `to_json` gave; what an older format lacks is at its default.
 
         Raises:
-            ValueError: a field is missing, or there is one too many.
+            ValueError: a field is missing that always was there, or is not known.
         """
-        fields = {field.name for field in dataclasses.fields(cls)}
-        if set(stored) != fields:
-            raise ValueError(", ".join(sorted(set(stored) ^ fields)))
+        fields = dataclasses.fields(cls)
+        needed = {field.name for field in fields if field.default is dataclasses.MISSING}
+        wrong = (set(stored) - {field.name for field in fields}) | (needed - set(stored))
+        if wrong:
+            raise ValueError(", ".join(sorted(wrong)))
         best = stored["best"]
         return cls(
             **{
