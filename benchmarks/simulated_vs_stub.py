@@ -115,7 +115,7 @@ def on_simulated(number: int, spec: DeviceSpec) -> dict[str, object]:
         "reserved": card.allocator.peak_reserved_bytes,
         "allocated": card.allocator.peak_allocated_bytes,
         "retries": retries,
-        "traces": card.num_traces,
+        "traces": card.events.num_traces,
     }
 
 

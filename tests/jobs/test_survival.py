@@ -23,7 +23,7 @@ from bertfit.jobs.train import TrainReport, train
 from bertfit.memory.gauges import HostGauge, Reading
 from bertfit.memory.monitor import Monitor
 from bertfit.types import MemorySample
-from bertfit.units import GIB
+from bertfit.units import GIB, parse_bytes
 from injection import Allocations
 from jobs.corpora import write_corpus
 
@@ -249,6 +249,45 @@ def test_the_monitor_stops_with_its_block_and_passes_on_what_it_reads() -> None:
     time.sleep(0.03)
     assert len(samples) == count >= 3
     assert (samples[-1].step, samples[-1].reserved_bytes, samples[-1].other_bytes) == (3, 2, 4)
+
+
+def test_one_warning_when_more_is_held_than_was_predicted() -> None:
+    held = [90]
+
+    class Gauge(HostGauge):
+        def read(self) -> Reading:
+            return Reading(peak_bytes=held[0])
+
+    said: list[str] = []
+    with Monitor(Gauge(), lambda sample: None, said.append, interval_seconds=0.01) as monitor:
+        time.sleep(0.03)
+        monitor.predicted_bytes = 100
+        held[0] = 100
+        time.sleep(0.03)
+        assert not said, "as much as was predicted is no surprise"
+        held[0] = 3 * GIB
+        time.sleep(0.05)
+    assert len(said) == 1
+    assert "3.00 GiB" in said[0] and "100 B" in said[0]
+    assert monitor.in_short() == "3.00 GiB, predicted 100 B"
+
+
+def test_what_was_predicted_is_what_a_run_on_a_simulated_card_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    original = Monitor.in_short
+
+    def in_short(self: Monitor) -> str:
+        shown.append(original(self))
+        return shown[-1]
+
+    monkeypatch.setattr(Monitor, "in_short", in_short)
+    data = write_corpus(tmp_path / "t.jsonl", 60)
+    __, said = run(tmp_path, train_file=data, device="sim:4GiB", logging_steps=1)
+    held, predicted = (parse_bytes(text) for text in shown[-1].replace("predicted", "").split(","))
+    assert held <= predicted <= 1.02 * held
+    assert not any("more than the" in line for line in said)
 
 
 def test_the_step_of_a_job_is_the_step_that_is_traced() -> None:

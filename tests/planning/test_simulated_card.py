@@ -1,5 +1,7 @@
 """The card made of RAM: it fails where a card would, leaks nothing and changes no result."""
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from bertfit.config import job_config
-from bertfit.data.batches import cut, pad
+from bertfit.data.batches import cut, pack, pad
 from bertfit.engine.optim import Update, parameter_groups
 from bertfit.engine.recovery import Steps
 from bertfit.engine.step import train_step
@@ -84,6 +86,20 @@ def test_a_step_that_does_not_fit_gives_everything_back(model: nn.Module) -> Non
     assert card.peak_reserved_bytes() <= 24 * MIB
 
 
+KNOWN = SimulatedCard(SPEC, precision="fp32")
+KNOWN.know(tiny_model(dropout=0.1).train(), make_update, 64)  # one architecture: learn it once
+
+
+def test_a_packed_batch_is_counted_as_a_card_pads_it(model: nn.Module) -> None:
+    windows = [random_window(length, seed) for seed, length in enumerate((40, 9, 20, 40))]
+    counted = []
+    for collate in (pad, pack):
+        card = card_for(model)
+        count(card, [collate(windows, 0), collate(windows[:1], 0)])
+        counted.append(card.allocator.peak_allocated_bytes)
+    assert counted[0] == counted[1]
+
+
 @settings(max_examples=15, deadline=None)
 @given(
     budget=st.integers(26, 80),
@@ -91,9 +107,8 @@ def test_a_step_that_does_not_fit_gives_everything_back(model: nn.Module) -> Non
 )
 def test_law_3_every_step_is_made_within_every_budget(budget: int, lengths: list[int]) -> None:
     model = tiny_model(dropout=0.1).train()
-    card = SimulatedCard(SPEC, budget_bytes=CONTEXT + budget * MIB, precision="fp32")
-    card._templates, card._parts = TEMPLATES, PARTS  # the same model: learn it once
-    card.load(model, make_update, 64)
+    card = KNOWN.emptied(CONTEXT + budget * MIB)
+    card.hold_state()
     steps = Steps(
         model,
         make_update(model),
@@ -112,26 +127,40 @@ def test_law_3_every_step_is_made_within_every_budget(budget: int, lengths: list
     assert card.peak_reserved_bytes() <= budget * MIB
 
 
-TEMPLATES: dict = {}  # type: ignore[type-arg]
-PARTS: dict = {}  # type: ignore[type-arg]
+def test_a_forecast_is_never_under_what_the_same_steps_take_nor_over_the_budget(
+    model: nn.Module,
+) -> None:
+    steps = [batches(lengths, 64) for lengths in ([9, 20, 31], [40, 8], [12], [60, 60, 60])]
+    card = card_for(model)
+    forecast = card.forecast(steps)
+    assert card.allocator.peak_reserved_bytes < 12 * MIB, "nothing of it is on this card"
+    for step in steps:
+        count(card, step)
+    held = card.read().peak_bytes
+    assert held <= forecast <= held + (held - CONTEXT) // 99
+    tight = card_for(model, CONTEXT + 24 * MIB)
+    assert tight.forecast([batches([60] * 300, 100_000)]) == CONTEXT + 24 * MIB
 
 
 def test_a_job_on_a_simulated_card_gives_the_results_of_the_processor(tmp_path: Path) -> None:
     data = write_corpus(tmp_path / "t.jsonl", 40)
 
-    def losses(device: str, **more: object) -> list[str]:
+    def steps(device: str, cuts: Sequence[Sequence[int]] = ()) -> list[dict[str, object]]:
         folder = tmp_path / device.replace(":", "-")
         job = job_config(
             {
                 "model": "tiny", "train_file": data, "output_dir": folder, "device": device,
-                "num_train_epochs": 1, "precision": "fp32", "micro_batch_tokens": 64, **more,
+                "num_train_epochs": 1, "precision": "fp32", "micro_batch_tokens": 64,
             }
         )  # fmt: skip
-        train(job, progress=False, say=lambda message: None)
-        lines = (folder / "steps.jsonl").read_text().splitlines()
-        return [line.split('"loss": ')[1].split(",")[0] for line in lines]
+        train(job, progress=False, say=lambda message: None, cuts=cuts)
+        return [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
 
-    assert losses("sim:rtx-3050-4gb") == losses("cpu")
+    card = steps("sim:rtx-3050-4gb")
+    # A processor does not pad, so it would cut the steps otherwise.
+    processor = steps("cpu", [row["cuts"] for row in card])  # type: ignore[misc]
+    assert [row["loss"] for row in card] == [row["loss"] for row in processor]
+    assert [row["grad_norm"] for row in card] == [row["grad_norm"] for row in processor]
     samples = (tmp_path / "sim-rtx-3050-4gb" / "memory.jsonl").read_text().splitlines()
     assert f'"card_total_bytes": {SPEC.total_bytes}' in samples[-1]
 

@@ -65,6 +65,7 @@ class Steps:
         step: what runs a step; the tests pass one that fails.
         gradients: what runs its forward and backward alone.
         packed: the model is prepared for packed batches; see `engine.packing`.
+        counts_padding: cut by padded tokens all the same, as the memory is that of a card.
 
     Attributes:
         relieved: whether `relieve` was called.
@@ -85,6 +86,7 @@ class Steps:
         step: Callable[..., StepResult] = train_step,
         gradients: Callable[..., Tensor] = step_gradients,
         packed: bool = False,
+        counts_padding: bool = False,
     ) -> None:
         self.model, self.update, self.device = model, update, device
         self.precision, self.pad_id, self.seed, self.card = precision, pad_id, seed, card
@@ -94,6 +96,7 @@ class Steps:
         self._thrashed = 0
         self._relieve, self._step, self._gradients = relieve, step, gradients
         self._packed = packed
+        self._counts_padding = counts_padding or not packed
 
     def regrow(self) -> None:
         """Allow micro-batches of the size that was asked for again, at the start of an epoch."""
@@ -115,10 +118,9 @@ class Steps:
             UpdateBroken: memory ended while the weights were changed.
         """
         parts = self._cut(windows) if cuts is None else cut_as(windows, cuts)
-        collate = pack if self._packed else pad
         retries, chances = 0, SAME_CUT_CHANCES
         while True:
-            batches = [collate(part, self.pad_id) for part in parts]
+            batches = self._collate(parts)
             before = self.card.num_alloc_retries()
             done = attempt(lambda b=batches: self._until_finite(step, b), self.card)  # type: ignore[misc]
             if isinstance(done, Done):
@@ -144,7 +146,22 @@ class Steps:
         )
 
     def _cut(self, windows: Sequence[Window]) -> list[list[Window]]:
-        return cut(windows, self.micro_batch_tokens, packed=self._packed)
+        return cut(windows, self.micro_batch_tokens, packed=not self._counts_padding)
+
+    def _collate(self, parts: Sequence[Sequence[Window]]) -> list[Batch]:
+        return [(pack if self._packed else pad)(part, self.pad_id) for part in parts]
+
+    def batches(self, windows: Sequence[Window]) -> list[Batch]:
+        """Return the micro-batches that a step of these windows would have now."""
+        return self._collate(self._cut(windows))
+
+    def trial(self, windows: Sequence[Window]) -> list[Batch]:
+        """Return what `rehearse` runs for these windows: their largest micro-batch, twice."""
+        return [_trial(pad(self._largest_part(windows), self.pad_id))] * 2
+
+    def _largest_part(self, windows: Sequence[Window]) -> list[Window]:
+        longest = sorted(windows, key=lambda w: -len(w.input_ids))
+        return longest[: max(1, self.micro_batch_tokens // len(longest[0].input_ids))]
 
     def _until_finite(self, step: int, batches: Sequence[Batch]) -> StepResult:
         """Run a step; in fp16, again at lower loss scales while it is refused."""
@@ -184,18 +201,17 @@ class Steps:
         """
         retries = 0
         while True:
-            longest = sorted(windows, key=lambda w: -len(w.input_ids))
-            largest = longest[: max(1, self.micro_batch_tokens // len(longest[0].input_ids))]
-            batch = _trial(pad(largest, self.pad_id))
-            done = attempt(lambda b=batch: self._forward_backward([b, b]), self.card)  # type: ignore[misc]
+            batches = self.trial(windows)
+            done = attempt(lambda b=batches: self._forward_backward(b), self.card)  # type: ignore[misc]
             self.update.clear()
             if isinstance(done, Done):
                 self._most_tokens = self.micro_batch_tokens
                 return retries
             retries += 1
             self.card.free_cached()
-            if not self._shrink([largest]) and not self._relieved_now():
-                raise self._too_large(0, [largest], done.message)
+            largest = [self._largest_part(windows)]
+            if not self._shrink(largest) and not self._relieved_now():
+                raise self._too_large(0, largest, done.message)
 
     def _forward_backward(self, batches: Sequence[Batch]) -> None:
         self._gradients(
@@ -217,7 +233,7 @@ class Steps:
 
     def _tokens(self, part: Sequence[Window]) -> int:
         """Return the tokens of a micro-batch as `cut` counts them; its longest window is first."""
-        if self._packed:
+        if not self._counts_padding:
             return sum(len(window.input_ids) for window in part)
         return len(part) * len(part[0].input_ids)
 

@@ -1,6 +1,6 @@
 """Where a job works: a device, the gauge of its memory, and the step that runs there."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import psutil
@@ -14,12 +14,17 @@ from bertfit.engine.precision import choose_precision
 from bertfit.engine.step import StepResult, gradients, train_step
 from bertfit.memory.device import present_device
 from bertfit.memory.gauges import Gauge, gauge_of
+from bertfit.types import Batch, DeviceSpec
 
 MakeUpdate = Callable[[nn.Module], Update]
 
 
 def _nothing(model: nn.Module, make_update: MakeUpdate, longest: int) -> None:
     """Stand where a simulated card counts weights and optimizer state."""
+
+
+def _unknown(steps: Iterable[Sequence[Batch]]) -> None:
+    """Stand where what steps need is not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,11 +37,13 @@ class Workplace:
         gauge: reads its memory.
         total_bytes: of the card, or of the machine.
         context_bytes: taken before the first tensor; 0 without a card.
-        is_card: whether there is a card's memory to keep to.
         precision: what is computed with.
+        spec: the card, real or simulated, whose memory there is to keep to; None without one.
         load: told the model, what makes its optimizer, and the tokens of the longest window.
         step: runs one optimizer step.
         gradients: runs forward and backward of a step.
+        forecast: told the micro-batches of steps, says what they will need of the card; None where
+            there is none.
     """
 
     device: torch.device
@@ -44,11 +51,17 @@ class Workplace:
     gauge: Gauge
     total_bytes: int
     context_bytes: int
-    is_card: bool
     precision: Precision
+    spec: DeviceSpec | None = None
     load: Callable[[nn.Module, MakeUpdate, int], None] = _nothing
     step: Callable[..., StepResult] = train_step
     gradients: Callable[..., Tensor] = gradients
+    forecast: Callable[[Iterable[Sequence[Batch]]], int | None] = _unknown
+
+    @property
+    def is_card(self) -> bool:
+        """Whether there is a card's memory to keep to."""
+        return self.spec is not None
 
 
 def choose_workplace(asked: str | None, precision: Precision | None) -> Workplace:
@@ -68,8 +81,8 @@ def choose_workplace(asked: str | None, precision: Precision | None) -> Workplac
             gauge=gauge_of(device, spec.context_bytes),
             total_bytes=spec.total_bytes,
             context_bytes=spec.context_bytes,
-            is_card=True,
             precision=chosen,
+            spec=spec,
         )
     return Workplace(
         device=device,
@@ -77,6 +90,5 @@ def choose_workplace(asked: str | None, precision: Precision | None) -> Workplac
         gauge=gauge_of(device),
         total_bytes=psutil.virtual_memory().total,
         context_bytes=0,
-        is_card=False,
         precision=chosen,
     )

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,6 +26,7 @@ from bertfit.errors import BudgetError
 from bertfit.jobs.checkpoints import CheckpointStore
 from bertfit.jobs.corpus import Corpus, Say, read_corpus
 from bertfit.jobs.dev_scores import DevScores, one_line, score_of
+from bertfit.jobs.forecast import forecast
 from bertfit.jobs.lessons import Lessons, make_lessons
 from bertfit.jobs.predict import Predictor
 from bertfit.jobs.preemption import Preemption, try_command
@@ -46,7 +48,6 @@ from bertfit.models.rows import RowEmbedding, keep_rows
 from bertfit.models.tagger import Tagger
 from bertfit.planning.workplace import workplace_of
 from bertfit.types import Batch, Scores
-from bertfit.units import format_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +176,7 @@ class _Training:
         job = self.job
         self.num_steps = -(-len(self.corpus.train) // job.batch_size) * job.num_train_epochs
         self.schedule = Schedule(num_steps=self.num_steps, warmup_steps=job.warmup_steps)
-        self.monitor = Monitor(self.place.gauge, self.folder.add_sample)
+        self.monitor = Monitor(self.place.gauge, self.folder.add_sample, self.say)
         self.log = StepLog(self.folder, self._explain)
         self.dev = DevScores(self.corpus, self.lessons, job.early_stopping_patience, self.progress)
         self.at = Progress()
@@ -237,7 +238,7 @@ class _Training:
             ) as bar,
         ):
             if self.place.is_card:
-                rehearse(self.steps, self.lessons, self.job.batch_size, self.say)
+                self._measure_up()
             for epoch in range(self.job.num_train_epochs):
                 if self._run_epoch(epoch, bar):
                     break
@@ -246,6 +247,19 @@ class _Training:
             if self.saving.checkpoints.are_wanted:
                 self._read_log(bar)
                 self.saving.take_checkpoint(finished=True)
+
+    def _measure_up(self) -> None:
+        """Take the largest micro-batch's memory, and predict what the run will take."""
+        job, num_texts = self.job, len(self.corpus.train)
+        rehearse(self.steps, self.lessons, job.batch_size, self.say)
+        epochs = (
+            steps_of_epoch(num_texts, job.batch_size, job.seed, epoch)
+            for epoch in range(job.num_train_epochs)
+        )
+        order = chain.from_iterable(epochs)
+        self.monitor.predicted_bytes = forecast(
+            self.place, self.steps, self.lessons, order, job.batch_size, self.say, self.progress
+        )
 
     def _run_epoch(self, epoch: int, bar: "tqdm[NoReturn]") -> bool:
         """Run one epoch; True when training should stop early."""
@@ -325,9 +339,7 @@ class _Training:
         if not facts:
             return
         if self.place.is_card:
-            facts[_("memory")] = format_bytes(
-                self.place.gauge.peak_reserved_bytes() + self.place.context_bytes
-            )
+            facts[_("memory")] = self.monitor.in_short()
         if self.dev.best is not None:
             facts["F1"] = f"{score_of(self.dev.best):.3f}"
         bar.set_postfix(facts)

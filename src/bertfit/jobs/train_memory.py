@@ -67,7 +67,7 @@ def make_steps(
 
     model, update = take(model_and_update, place.gauge, _check_memory(job, tagger, place, settings))
     packed = False
-    if place.device.type == "cpu" and not place.is_card:
+    if place.device.type == "cpu":
         draw_fast(model)
         packed = job.attn_implementation is None and can_pack(model)
         if packed:
@@ -85,6 +85,7 @@ def make_steps(
         step=stops.between_micro_batches(place.step),
         gradients=place.gradients,
         packed=packed,
+        counts_padding=place.is_card,
     )
 
 

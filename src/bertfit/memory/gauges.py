@@ -12,7 +12,10 @@ import torch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """Bytes held at one moment; see `types.MemorySample`."""
+    """Bytes held at one moment; see `types.MemorySample`.
+
+    `peak_bytes` is the most that this process held of the card so far, its context counted.
+    """
 
     allocated_bytes: int = 0
     reserved_bytes: int = 0
@@ -20,6 +23,7 @@ class Reading:
     card_total_bytes: int = 0
     other_bytes: int = 0
     host_bytes: int = 0
+    peak_bytes: int = 0
 
 
 class Gauge(Protocol):
@@ -99,6 +103,7 @@ class CudaGauge:
             card_total_bytes=self._total_bytes,
             other_bytes=max(0, used - own),
             host_bytes=self._process.memory_info().rss,
+            peak_bytes=self.peak_reserved_bytes() + self._context_bytes,
         )
 
     def _used_bytes(self) -> int:

@@ -1,4 +1,7 @@
-"""Watches memory from a thread of its own and hands out samples, at well under 1% of the time."""
+"""Watches memory from a thread of its own and hands out samples, at well under 1% of the time.
+
+Where it knows what was predicted, it warns once when more than that is held.
+"""
 
 import threading
 import time
@@ -6,8 +9,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from bertfit.language import _
 from bertfit.memory.gauges import Gauge, Reading
 from bertfit.types import MemorySample
+from bertfit.units import format_bytes
 
 INTERVAL_SECONDS = 1.0
 
@@ -18,18 +23,27 @@ class Monitor:
     Args:
         gauge: what is looked at.
         write: receives every sample, on the monitor's thread.
+        warn: told once, on that thread, that more is held than was predicted.
         interval_seconds: between two samples; the first comes at once.
+
+    Attributes:
+        step: the caller's; it goes into the samples.
+        predicted_bytes: what the job should need of the card, context counted; None is not known.
+        latest: the newest reading.
     """
 
     def __init__(
         self,
         gauge: Gauge,
         write: Callable[[MemorySample], None],
+        warn: Callable[[str], None] = lambda message: None,
         interval_seconds: float = INTERVAL_SECONDS,
     ) -> None:
         self.step = 0
+        self.predicted_bytes: int | None = None
         self.latest = Reading()
         self._gauge, self._write, self._interval = gauge, write, interval_seconds
+        self._warn, self._has_warned = warn, False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="bertfit-monitor", daemon=True)
         self._started = 0.0
@@ -49,6 +63,15 @@ class Monitor:
         self._thread.join()
         self._sample()
 
+    def in_short(self) -> str:
+        """Return what is held of the card at the most so far, beside what was predicted."""
+        held = format_bytes(self._gauge.read().peak_bytes)
+        if self.predicted_bytes is None:
+            return held
+        return _("{held}, predicted {predicted}").format(
+            held=held, predicted=format_bytes(self.predicted_bytes)
+        )
+
     def _watch(self) -> None:
         self._sample()
         while not self._stop.wait(self._interval):
@@ -67,4 +90,18 @@ class Monitor:
                 other_bytes=reading.other_bytes,
                 host_bytes=reading.host_bytes,
             )
+        )
+        if self.predicted_bytes is not None and reading.peak_bytes > self.predicted_bytes:
+            self._warn_once(reading.peak_bytes, self.predicted_bytes)
+
+    def _warn_once(self, held_bytes: int, predicted_bytes: int) -> None:
+        if self._has_warned:
+            return
+        self._has_warned = True
+        self._warn(
+            _(
+                "Warning: this run holds {held} of the card, more than the {predicted} that were "
+                "predicted. Should memory end, the step is run again in smaller micro-batches; "
+                "--budget keeps a limit."
+            ).format(held=format_bytes(held_bytes), predicted=format_bytes(predicted_bytes))
         )

@@ -7,63 +7,26 @@ Scoring the dev data is not counted: it needs less than the step before it.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Concatenate, ParamSpec, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Concatenate, ParamSpec, Self, TypeVar
 
-import numpy as np
 import psutil
 import torch
 from torch import Tensor, nn
 
 from bertfit.config import Precision
 from bertfit.engine.optim import Update
-from bertfit.engine.precision import LossScale
-from bertfit.engine.step import train_step
 from bertfit.memory.allocator import Block, CachingAllocator
 from bertfit.memory.gauges import Reading
 from bertfit.memory.kernels import Chip
-from bertfit.memory.trace import Recorder, record
-from bertfit.models.rows import RowEmbedding
+from bertfit.planning.estimate import required_bytes
 from bertfit.planning.levers import Shape
-from bertfit.planning.shapes import NUM_TRACES, Template, fit, neighbours, region_of
+from bertfit.planning.step_events import RETURNED, Events, Key, MakeUpdate, StepEvents
 from bertfit.types import Batch, DeviceSpec
 from bertfit.units import format_bytes
 
-MakeUpdate = Callable[[nn.Module], Update]
-# A block by its number in one trace, or what it is where it outlives a part of the step.
-Key: TypeAlias = int | tuple[str, int]
-# Blocks of a trace that outlive a part of it.
-Names: TypeAlias = dict[int, tuple[str, int]]
-# (block, bytes asked for), or (block, -1) for its return.
-Events: TypeAlias = list[tuple[Key, int]]
-
-# An expanded shape takes half a megabyte and some milliseconds to make again.
-KEPT_SHAPES = 64
-
-_CARD = torch.device("cuda")
-_RETURNED = -1
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Parts:
-    """The events of a step with micro-batches of one shape, in the pieces that steps are made of.
-
-    Attributes:
-        setup: weights and optimizer state.
-        first: a micro-batch that makes the gradients; and the workspaces of cuBLAS, if need be.
-        later: one that adds to them.
-        update: norm, clipping and the optimizer.
-        places: block -> phase and module, for messages.
-    """
-
-    setup: Events
-    first: Events
-    later: Events
-    update: Events
-    places: list[tuple[str, str]]
 
 
 class SimulatedCard:
@@ -74,6 +37,11 @@ class SimulatedCard:
         budget_bytes: what the job may take of it, context counted; None is all.
         precision: what the job would compute with on the card.
         expandable_segments: as in `PYTORCH_ALLOC_CONF`.
+
+    Attributes:
+        limit_bytes: what the job may take, context counted.
+        allocator: counts what it takes.
+        events: what the job's steps ask of it, once it is known.
     """
 
     def __init__(
@@ -85,39 +53,78 @@ class SimulatedCard:
         expandable_segments: bool = False,
     ) -> None:
         self.spec, self.precision = spec, precision
-        limit = None if budget_bytes is None else budget_bytes - spec.context_bytes
-        self.allocator = CachingAllocator(
-            spec.total_bytes - spec.context_bytes,
-            reserved_limit_bytes=limit,
-            expandable_segments=expandable_segments,
-        )
-        self.num_traces = 0
+        self._expandable_segments = expandable_segments
+        self._clear(budget_bytes)
         self._chip = Chip(
             compute_capability=spec.compute_capability, multiprocessors=spec.multiprocessors
         )
-        self._held: dict[Key, Block] = {}
-        self._model: nn.Module | None = None
-        self._make_update: MakeUpdate | None = None
-        self._longest = 512
-        self._templates: dict[object, tuple[Template, Names] | None] = {}
-        self._parts: dict[object, _Parts] = {}
+        self.events: StepEvents | None = None
         self._process = psutil.Process()
+
+    def emptied(self, budget_bytes: int | None = None) -> Self:
+        """Return a card of the kind that holds nothing and knows the steps that this one does."""
+        other = copy.copy(self)
+        other._clear(budget_bytes)
+        return other
+
+    def _clear(self, budget_bytes: int | None) -> None:
+        self.limit_bytes = self.spec.total_bytes if budget_bytes is None else budget_bytes
+        self.allocator = CachingAllocator(
+            self.spec.total_bytes - self.spec.context_bytes,
+            reserved_limit_bytes=self.limit_bytes - self.spec.context_bytes,
+            expandable_segments=self._expandable_segments,
+        )
+        self._held: dict[Key, Block] = {}
 
     # --- what the job does on it
 
-    def load(self, model: nn.Module, make_update: MakeUpdate, longest: int) -> None:
-        """Put weights and optimizer state on the card.
+    def know(self, model: nn.Module, make_update: MakeUpdate, longest: int) -> None:
+        """Take note of what will be trained, and count nothing yet.
 
         Args:
-            model: the model, on the processor.
+            model: the model; only its shapes are looked at.
             make_update: makes the optimizer of a model.
             longest: tokens of the longest window.
+        """
+        self.events = StepEvents(
+            model, make_update, longest, precision=self.precision, chip=self._chip
+        )
+
+    def load(self, model: nn.Module, make_update: MakeUpdate, longest: int) -> None:
+        """Put weights and optimizer state on the card; see `know`.
 
         Raises:
             torch.OutOfMemoryError: the card is too small.
         """
-        self._model, self._make_update, self._longest = model, make_update, longest
-        self._play(self._parts_of((1, min(longest, 32)), False).setup)
+        self.know(model, make_update, longest)
+        self.hold_state()
+
+    def hold_state(self) -> None:
+        """Take the memory of weights and optimizer state.
+
+        Raises:
+            torch.OutOfMemoryError: the card is too small.
+        """
+        assert self.events is not None, "know() comes first"
+        self._play(self.events.setup())
+
+    def forecast(self, steps: Iterable[Sequence[Batch]]) -> int:
+        """Return what steps will need of the card: reserved, context and margin.
+
+        They are counted on another card of the kind. Where memory ends on it, steps will be cut
+        smaller until they fit, and all of the budget is the answer.
+
+        Args:
+            steps: the micro-batches of each.
+        """
+        other = self.emptied(self.limit_bytes)
+        try:
+            other.hold_state()
+            for batches in steps:
+                other.charge(batches, with_update=True)
+        except torch.OutOfMemoryError:
+            return self.limit_bytes
+        return min(self.limit_bytes, required_bytes(other.peak_reserved_bytes(), self.spec))
 
     def counted(
         self, step: Callable[Concatenate[nn.Module, Update, Sequence[Batch], P], T]
@@ -173,6 +180,7 @@ class SimulatedCard:
             card_used_bytes=reserved + self.spec.context_bytes,
             card_total_bytes=self.spec.total_bytes,
             host_bytes=self._process.memory_info().rss,
+            peak_bytes=self.peak_reserved_bytes() + self.spec.context_bytes,
         )
 
     # --- replaying
@@ -183,14 +191,14 @@ class SimulatedCard:
         Raises:
             torch.OutOfMemoryError: the card would have raised it.
         """
+        assert self.events is not None, "know() comes first"
         self._drop_gradients()
         parts = None
         for batch in batches:
             if batch.labels is None or not batch.num_labelled:
                 continue
             is_first = parts is None
-            shape = (batch.input_ids.shape[0], batch.input_ids.shape[1])
-            parts = self._parts_of(shape, batch.attention_mask is not None)
+            parts = self.events.parts(*_on_a_card(batch))
             self._play(parts.first if is_first else parts.later, parts.places)
         if parts is not None and with_update:
             self._play(parts.update, parts.places)
@@ -201,7 +209,7 @@ class SimulatedCard:
         try:
             for key, size in events:
                 blocks = local if isinstance(key, int) else self._held
-                if size == _RETURNED:
+                if size == RETURNED:
                     block = blocks.pop(key, None)
                     if block is not None:
                         self.allocator.free(block)
@@ -230,146 +238,11 @@ class SimulatedCard:
             f"{module or 'the step'}"
         )
 
-    # --- learning what a step does
 
-    def _parts_of(self, shape: Shape, masked: bool) -> _Parts:
-        kind = (masked, self._num_checkpointed())
-        known = self._parts.pop((shape, kind), None)
-        if known is None:
-            known = self._new_parts(shape, masked, (region_of(shape), kind))
-            if len(self._parts) == KEPT_SHAPES:
-                del self._parts[next(iter(self._parts))]  # the one not asked for the longest
-        self._parts[shape, kind] = known
-        return known
-
-    def _new_parts(self, shape: Shape, masked: bool, region: object) -> _Parts:
-        if region not in self._templates:
-            self._templates[region] = self._learn(shape, masked)
-        learnt = self._templates[region]
-        if learnt is None:
-            trace, named = self._trace(shape, masked)
-            return _split(trace, [position for position, __ in trace.marks], named)
-        template, named = learnt
-        return _split(*template.expand(shape), named)
-
-    def _learn(self, shape: Shape, masked: bool) -> tuple[Template, Names] | None:
-        shapes = neighbours(shape, NUM_TRACES, self._longest)
-        if len(shapes) < NUM_TRACES:
-            return None
-        (first, named), *others = [self._trace(other, masked) for other in shapes]
-        template = fit([first, *(trace for trace, __ in others)], shapes)
-        return None if template is None else (template, named)
-
-    def _num_checkpointed(self) -> int:
-        assert self._model is not None, "load() comes first"
-        return sum(bool(getattr(m, "gradient_checkpointing", False)) for m in self._model.modules())
-
-    def _trace(self, shape: Shape, masked: bool) -> tuple[Recorder, Names]:
-        """Trace a step of two micro-batches, and name the blocks that outlive a part of it."""
-        assert self._model is not None and self._make_update is not None
-        self.num_traces += 1
-        batch = _blank(shape, masked)
-        model = _twin(self._model)
-        with record(self._chip) as trace:
-            model = model.to(_CARD).train()
-            update = self._make_update(model)
-            named: Names = {
-                block: ("state", number) for number, block in enumerate(trace.live.values())
-            }
-            trace.mark("ready")
-            result = train_step(
-                model,
-                update,
-                _Marked([batch, batch], trace),
-                device=_CARD,
-                precision=self.precision,
-                loss_scale=LossScale().scale if self.precision == "fp16" else 1.0,
-            )
-            del result
-            trace.mark("end")
-            for number, parameter in enumerate(update.parameters):
-                block = None if parameter.grad is None else trace.block_of(parameter.grad)
-                if block is not None:
-                    named[block] = ("gradient", number)
-        return trace, named
-
-
-class _Marked(Sequence[Batch]):
-    """Batches that mark in the trace when each of them begins, and when the last has ended.
-
-    A step goes over its batches twice: to count the labels, and to run them.
-    """
-
-    def __init__(self, batches: list[Batch], trace: Recorder) -> None:
-        self._batches, self._trace = batches, trace
-        self._passes = 0
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __getitem__(self, index):  # type: ignore[no-untyped-def]
-        return self._batches[index]
-
-    def __iter__(self) -> Iterator[Batch]:
-        self._passes += 1
-        if self._passes == 1:
-            yield from self._batches
-            return
-        for batch in self._batches:
-            self._trace.mark("micro-batch")
-            yield batch
-        self._trace.mark("update")
-
-
-def _split(trace: Recorder, borders: list[int], named: Names) -> _Parts:
-    """Cut the trace of `SimulatedCard._trace` at its marks."""
-    ready, first, later, update, end = borders
-    returned = {~entry for entry in trace.stream if entry < 0}
-    # The workspaces of cuBLAS are made with the first product and stay.
-    stays = [
-        entry
-        for entry in trace.stream[first:later]
-        if entry >= 0 and entry not in returned and entry not in named
-    ]
-    keys = {**named, **{block: ("workspace", number) for number, block in enumerate(stays)}}
-
-    def part(start: int, stop: int) -> Events:
-        return [
-            (keys.get(entry, entry), trace.sizes[entry])
-            if entry >= 0
-            else (keys.get(~entry, ~entry), _RETURNED)
-            for entry in trace.stream[start:stop]
-        ]
-
-    return _Parts(
-        setup=part(0, ready),
-        first=part(first, later),
-        later=part(later, update),
-        update=part(update, end),
-        places=trace.places,
-    )
-
-
-def _twin(model: nn.Module) -> nn.Module:
-    """Copy a model without its bytes."""
-    known: dict[int, object] = {}
-    for module in model.modules():
-        for parameter in module.parameters(recurse=False):
-            blank = torch.empty_like(parameter, device="meta")
-            known[id(parameter)] = nn.Parameter(blank, requires_grad=parameter.requires_grad)
-        for buffer in module.buffers(recurse=False):
-            known[id(buffer)] = torch.empty_like(buffer, device="meta")
-        if isinstance(module, RowEmbedding):
-            known[id(module.table[0])] = torch.empty_like(module.table[0], device="meta")
-    return copy.deepcopy(model, known)
-
-
-def _blank(shape: Shape, masked: bool) -> Batch:
-    zeros = np.zeros(shape, dtype=np.int64)
-    return Batch(
-        input_ids=zeros,
-        attention_mask=np.ones(shape, dtype=np.int64) if masked else None,
-        labels=zeros,
-        num_labelled=zeros.size,
-        num_tokens=zeros.size,
-    )
+def _on_a_card(batch: Batch) -> tuple[Shape, bool]:
+    """Return the shape of a batch on a card, which pads, and whether it has a mask there."""
+    if not batch.blocks:
+        shape = (batch.input_ids.shape[0], batch.input_ids.shape[1])
+        return shape, batch.attention_mask is not None
+    shape = (sum(n for n, __ in batch.blocks), max(t for __, t in batch.blocks))
+    return shape, batch.num_tokens < shape[0] * shape[1]

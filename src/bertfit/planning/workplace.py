@@ -1,5 +1,7 @@
 """The workplace of a job: the processor, a card that is here, or one that is made of RAM."""
 
+from dataclasses import replace
+
 import torch
 
 from bertfit.config import JobConfig
@@ -25,10 +27,13 @@ def workplace_of(job: JobConfig) -> Workplace:
         ConfigError: no such device or card, or a budget above what it has.
         BudgetError: the budget does not hold the card's context.
     """
-    if job.device is None or not job.device.startswith(SIMULATED):
-        place = choose_workplace(job.device, job.precision)
-    else:
+    if job.device is not None and job.device.startswith(SIMULATED):
         place = _simulated(job)
+    else:
+        place = choose_workplace(job.device, job.precision)
+    if place.spec is not None and place.device.type == "cuda":
+        twin = SimulatedCard(place.spec, budget_bytes=job.budget, precision=place.precision)
+        place = replace(place, load=twin.know, forecast=twin.forecast)
     if job.budget is not None:
         check_budget(job.budget, place.total_bytes, place.context_bytes, place.name)
     return place
@@ -49,9 +54,10 @@ def _simulated(job: JobConfig) -> Workplace:
         gauge=card,
         total_bytes=spec.total_bytes,
         context_bytes=spec.context_bytes,
-        is_card=True,
+        spec=spec,
         precision=choose_precision(asked, cpu),
         load=card.load,
+        forecast=card.forecast,
         step=card.counted(train_step),
         gradients=card.gradients,
     )
