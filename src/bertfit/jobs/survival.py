@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType, TracebackType
-from typing import Self, overload
+from types import FrameType
+from typing import overload
 
 from torch import nn
 
@@ -101,19 +101,11 @@ class StopRequests:
 
         return checked
 
-    def __enter__(self) -> Self:
-        self._signals.__enter__()
-        self._preemption.__enter__()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._preemption.__exit__(kind, error, trace)
-        self._signals.__exit__(kind, error, trace)
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Take signals, and look out for the others, while the block runs."""
+        with self._signals, self._preemption:
+            yield
 
 
 class _Checked(Sequence[Batch]):

@@ -206,7 +206,7 @@ class _Training:
         started = time.perf_counter()
         self.steps.model.train()
         try:
-            with self.survival.stops:
+            with self.survival.stops.listening():
                 self._run_epochs()
         except Stopped:
             raise self.saving.interrupted(self.survival.stops.cause) from None
