@@ -10,6 +10,7 @@ import torch
 
 from bertfit.data.batches import cut
 from bertfit.engine.optim import Update, UpdateBroken, parameter_groups
+from bertfit.engine.precision import LossScale
 from bertfit.engine.recovery import StepDone, Steps
 from bertfit.engine.step import StepResult, train_step
 from bertfit.engine.step import gradients as gradients_of_step
@@ -166,6 +167,31 @@ def test_memory_that_ends_in_the_update_is_never_retried() -> None:
     with pytest.raises(UpdateBroken, match="in the update"):
         shop.steps.run(0, windows_of(0))
     assert len(calls) == 1
+
+
+def test_memory_that_ends_after_a_refused_update_is_retried() -> None:
+    calls: list[float] = []
+
+    def step(
+        model: torch.nn.Module,
+        update: Update,
+        batches: object,
+        *,
+        loss_scale: float,
+        **more: object,
+    ) -> StepResult:
+        calls.append(loss_scale)
+        if len(calls) == 1:  # fp16 refuses: the weights are as they were
+            update.begun = True
+            return StepResult(loss=torch.ones(()), grad_norm=torch.ones(()), refused=torch.ones(()))
+        if len(calls) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return train_step(model, update, batches, **{**more, "precision": "fp32"})  # type: ignore[arg-type]
+
+    shop = Workshop(step=step)
+    shop.steps.loss_scale = LossScale()
+    assert shop.steps.run(0, windows_of(0)).oom_retries == 1
+    assert calls == [65536.0, 32768.0, 32768.0]
 
 
 def test_the_update_allocates_nothing() -> None:

@@ -183,6 +183,7 @@ class Steps:
                 return result
             if not self.loss_scale.refuse():
                 return result
+            self.update.clear()  # it changed nothing: the step may still be run again
 
     def rehearse(self, windows: Sequence[Window]) -> int:
         """Take the memory of the largest micro-batch now, rather than in mid-run.
