@@ -52,6 +52,25 @@ MODELS = {
 }
 
 
+# Rows, cache, number formats, optimizers and the other modes.
+_BATCHES = [[32, 128], [5, 200], [60, 30]]
+LEVERS = [
+    ("bert", {"used_rows": 3000, "precision": "fp16"}),
+    ("bert", {"autocast_cache": False, "checkpointed_layers": 12, "precision": "bf16"}),
+    ("distilbert", {"optimizer": "adamw-foreach", "steps": [[[2, 32]]]}),
+    ("roberta", {"optimizer": "adafactor", "steps": [[[4, 90], [11, 40]]]}),
+    ("electra", {"optimizer": "sgd", "precision": "bf16"}),
+    ("roberta", {"pure_16bit": True, "precision": "bf16", "steps": [[[40, 100]]]}),
+    ("albert", {"pure_16bit": True, "precision": "fp16", "used_rows": 700}),
+    ("modernbert", {"attn_implementation": "eager", "precision": "bf16"}),
+    ("bert", {"kind": "predict", "batches": _BATCHES, "pure_16bit": True, "precision": "fp16"}),
+    ("electra", {"kind": "predict", "batches": _BATCHES, "padded": False, "precision": "bf16"}),
+    ("bert", {"kind": "embed", "batches": _BATCHES, "precision": "fp16"}),
+    ("roberta", {"kind": "embed", "batches": _BATCHES, "layers": [2, 5], "every_token": True}),
+    ("distilbert", {"kind": "embed", "batches": _BATCHES, "sm": "8.0", "precision": "bf16"}),
+]
+
+
 def build(job):
     prefix, fields = MODELS[job["model"]]
     config = getattr(transformers, prefix + "Config")(num_labels=NUM_TAGS, **fields)
@@ -113,6 +132,11 @@ def jobs():
             if job["kind"] == "predict":
                 del job["steps"]
             yield job
+    for model, change in LEVERS:
+        job = {**plain, "model": model, **change}
+        if job["kind"] != "train":
+            del job["steps"]
+        yield job
 
 
 def run_one(job):

@@ -13,7 +13,8 @@ from torch import nn
 
 from bertfit.errors import ConfigError
 from bertfit.planning.estimate import estimate_memory, simulate
-from bertfit.planning.levers import PredictSettings, Settings, TrainSettings
+from bertfit.planning.levers import EmbedSettings, PredictSettings, Settings, TrainSettings
+from bertfit.planning.mixed_steps import StepFamily
 from bertfit.planning.shapes import ShapeFamily, features, neighbours, region_of
 from bertfit.types import DeviceSpec, MemoryEstimate
 from bertfit.units import MIB
@@ -96,6 +97,9 @@ def test_memory_grows_with_batch_and_with_length() -> None:
         ({"frozen_embeddings": True}, {}),
         ({"frozen_layers": 2, "frozen_embeddings": True}, {}),
         ({"padded": False}, {}),
+        ({"used_rows": 500}, {}),
+        ({"precision": "bf16", "pure_16bit": True}, {}),
+        ({"attn_implementation": "sdpa"}, {"attention": "eager"}),
     ],
 )
 def test_a_lever_lowers_the_peak(changed: dict[str, Any], model: dict[str, Any]) -> None:
@@ -109,6 +113,63 @@ def test_more_checkpointed_layers_lower_the_peak_further() -> None:
         need(train((32, 256), checkpointed_layers=count)).peak_allocated_bytes for count in range(4)
     ]
     assert peaks == sorted(peaks, reverse=True)
+
+
+def test_the_optimizers_in_the_order_of_their_state() -> None:
+    names = ("adafactor", "adamw-8bit", "adamw-bf16", "adamw")
+    # One window: the peak is in the update or in the state, not in the activations.
+    peaks = [need(train((1, 16), optimizer=name)).peak_allocated_bytes for name in names]
+    assert peaks == sorted(set(peaks))
+    assert need(train((1, 16), optimizer="adamw-foreach")).peak_allocated_bytes > peaks[-1]
+    assert need(train((1, 16), optimizer="sgd")).by_category.get("optimizer_state", 0) == 0
+
+
+def test_without_the_autocast_cache_a_second_forward_has_no_copies_of_weights() -> None:
+    shape = (2, 64)
+    levers: dict[str, Any] = {"precision": "bf16", "checkpointed_layers": 3}
+    with_cache = need(train(shape, shape, **levers)).peak_allocated_bytes
+    without = need(train(shape, shape, autocast_cache=False, **levers)).peak_allocated_bytes
+    assert without < with_cache
+
+
+def test_rows_that_do_not_occur_cost_nothing_on_the_card() -> None:
+    all_rows, few = need(train()), need(train(used_rows=500))
+    saved = (3000 - 500) * 128 * 4
+    for kind, times in (("parameter", 1), ("optimizer_state", 2)):
+        assert all_rows.by_category[kind] - few.by_category[kind] == times * saved
+    assert all_rows.host_bytes - few.host_bytes == 3 * saved  # the copy for checkpoints
+    with pytest.raises(ConfigError, match=r"3001 pieces .* has 3000"):
+        need(train(used_rows=3001))
+
+
+def test_what_cannot_go_together_is_refused() -> None:
+    with pytest.raises(ConfigError, match="16-bit precision"):
+        train(pure_16bit=True)
+    with pytest.raises(ConfigError, match="adamw-8bit"):
+        train(pure_16bit=True, precision="bf16", optimizer="adamw-8bit")
+    config = transformers.DebertaV2Config(
+        vocab_size=50, hidden_size=32, num_hidden_layers=1, num_attention_heads=2
+    )
+
+    def deberta() -> nn.Module:
+        with torch.device("meta"):
+            return transformers.DebertaV2ForTokenClassification(config)
+
+    with pytest.raises(ConfigError, match="no 'sdpa' attention; it has 'eager'"):
+        estimate_memory(deberta, train(attn_implementation="sdpa"), CARD)
+
+
+def test_vectors_of_lower_layers_and_of_windows_need_less() -> None:
+    def embed(**levers: Any) -> int:
+        # A narrow inner layer: else its activations hide what is made of the states.
+        settings = EmbedSettings(batches=((16, 128),), **levers)
+        return need(settings, intermediate_size=128).peak_allocated_bytes
+
+    assert embed(layers=(1,)) < embed()
+    assert embed() < embed(every_token=True)
+    assert embed(precision="bf16") < embed()
+    with pytest.raises(ConfigError, match=r"4 layers .* has 3"):
+        embed(layers=(1, 4))
 
 
 def test_eager_attention_needs_more_than_sdpa() -> None:
@@ -174,6 +235,46 @@ def test_a_replay_equals_a_fresh_trace(precision: str) -> None:
     for _ in range(6):
         shape = (draw.randint(1, 40), draw.randint(2, 512))
         assert shapes.estimate(shape) == need(train(shape, precision=precision)), shape
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda shape: train(shape, shape, precision="fp16", optimizer="adamw-8bit", used_rows=300),
+        lambda shape: train(shape, precision="bf16", pure_16bit=True, used_rows=90),
+        lambda shape: PredictSettings(batches=(shape,), num_tags=9, precision="bf16"),
+        lambda shape: EmbedSettings(batches=(shape,), precision="fp16", every_token=True),
+    ],
+    ids=["8-bit", "pure", "predict", "embed"],
+)
+def test_a_replay_of_other_jobs_equals_a_fresh_trace(make: Callable[[Any], Settings]) -> None:
+    shapes = ShapeFamily(bert(), make, CARD)
+    draw = random.Random(3)
+    for _ in range(4):
+        shape = (draw.randint(1, 40), draw.randint(2, 512))
+        assert shapes.estimate(shape) == need(make(shape)), shape
+
+
+@pytest.mark.parametrize(
+    "levers",
+    [
+        {"precision": "bf16"},
+        {"precision": "fp16", "checkpointed_layers": 2, "autocast_cache": False},
+        {"optimizer": "adamw-8bit", "used_rows": 500, "frozen_layers": 1},
+    ],
+    ids=["bf16", "checkpointed", "8-bit"],
+)
+def test_mixed_steps_equal_a_fresh_trace(levers: dict[str, Any]) -> None:
+    def settings(steps: Any) -> TrainSettings:
+        return TrainSettings(steps=steps, num_tags=9, **levers)
+
+    mixed = StepFamily(bert(), settings, CARD)
+    for steps in (
+        (((8, 100), (3, 61), (1, 7)), ((20, 100),)),
+        (((12, 99), (9, 300)),),
+        (((1, 1),), ((30, 128), (30, 128), (2, 500))),
+    ):
+        assert mixed.estimate(steps) == need(settings(steps)), steps
 
 
 @pytest.mark.slow

@@ -129,3 +129,21 @@ def test_the_capacity_command_prints_a_table(capsys: pytest.CaptureFixture[str])
     assert main(["capacity", *flags, "fp32"]) == 0
     assert "hfl/rbt3" in capsys.readouterr().out
     assert main(["capacity", "--model", "hfl/rbt3", "--gpu", "2GiB", "--lengths", "a,b"]) == 2
+
+
+def test_levers_that_a_mode_does_not_have_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--model", "hfl/rbt3", "--gpu", "2GiB", "--max-length", "32", "--batch-size", "2"]
+    assert main(["estimate", *flags, "--mode", "predict", "--optimizer", "sgd"]) == 2
+    error = capsys.readouterr().err
+    assert "--optimizer" in error and "--mode predict" in error
+    assert main(["estimate", *flags, "--every-token"]) == 2
+    assert main(["estimate", *flags, "--mode", "embed", "--every-token", "--json"]) == 0
+
+
+def test_the_answer_says_what_the_host_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--model", "hfl/rbt3", "--gpu", "4GiB", "--max-length", "32", "--batch-size", "2"]
+    assert main(["estimate", *flags]) == 0
+    printed = capsys.readouterr().out
+    assert "On the host" in printed and "--used-rows" in printed
+    assert main(["estimate", *flags, "--used-rows", "3000"]) == 0
+    assert "--used-rows" not in capsys.readouterr().out

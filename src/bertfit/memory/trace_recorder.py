@@ -101,6 +101,11 @@ class Recorder:
         if block is not None:
             self.categories[block] = category
 
+    def bytes_of(self, category: Category) -> int:
+        """Return the bytes of all blocks of a category, as they were asked for."""
+        kinds = zip(self.sizes, self.categories, strict=True)
+        return sum(size for size, kind in kinds if kind == category)
+
     def mark(self, name: str) -> None:
         """Name the place between two events."""
         self.marks.append((len(self.stream), name))

@@ -60,6 +60,8 @@ PLAIN.update(
         aten.index_add_.default,
         aten.avg_pool2d.default,
         aten.avg_pool2d_backward.default,
+        aten.max_pool2d_with_indices.default,  # values and positions, DilatedMaxPool2d.cu
+        aten.max_pool2d_with_indices_backward.default,
         aten.linspace.default,
         aten.eye.default,
         aten.eye.m,

@@ -10,14 +10,12 @@ from bertfit.memory.allocator import AllocationFailure, Block, CachingAllocator,
 from bertfit.memory.kernels import Chip
 from bertfit.memory.trace import Recorder, record
 from bertfit.planning import program
+from bertfit.planning.host import host_bytes
 from bertfit.planning.levers import Settings
 from bertfit.types import DeviceSpec, MemoryEstimate
 
 MARGIN = 0.01  # of what is reserved; see `required_bytes`
 MAX_CYCLES = 6
-# Resident memory of a process that has imported torch and transformers, measured on Linux with
-# torch 2.14: 0.6 GiB, and about 0.4 GiB more once CUDA's libraries are loaded.
-HOST_RUNTIME_BYTES = 1 << 30
 
 BuildModel = Callable[[], nn.Module]
 """Gives a token classifier whose parameters lie on `meta`: shapes without bytes."""
@@ -35,6 +33,7 @@ class Simulation:
         stopped_at: position in the stream where memory ended, or None.
         peak_at: position of the highest allocated bytes.
         timeline: phase, its highest allocated bytes, reserved bytes at its end.
+        host_bytes: what the job holds of the host's memory.
     """
 
     allocator: CachingAllocator
@@ -42,6 +41,7 @@ class Simulation:
     stopped_at: int | None = None
     peak_at: int = 0
     timeline: list[tuple[str, int, int]] = field(default_factory=list)
+    host_bytes: int = 0
     _held: dict[int, Block] = field(default_factory=dict)
     _position: int = 0
     _phase: str = ""
@@ -137,6 +137,7 @@ def simulate(
             if steady >= 1 and number >= 2:
                 break
     simulation.finish()
+    simulation.host_bytes = host_bytes(model, settings, trace.bytes_of("optimizer_state"))
     return simulation
 
 
@@ -158,7 +159,7 @@ def estimate_memory(
         ConfigError: settings that the model cannot have.
     """
     simulation = simulate(build_model, settings, device)
-    return summarize(simulation, settings, device)
+    return summarize(simulation, device)
 
 
 def required_bytes(reserved: int, device: DeviceSpec) -> int:
@@ -170,25 +171,20 @@ def _margin(reserved: int) -> int:
     return int(reserved * MARGIN) + 1
 
 
-def summarize(simulation: Simulation, settings: Settings, device: DeviceSpec) -> MemoryEstimate:
+def summarize(simulation: Simulation, device: DeviceSpec) -> MemoryEstimate:
     """Turn a simulation into the record that planner and report read."""
     allocator, trace = simulation.allocator, simulation.trace
     reserved = allocator.peak_reserved_bytes
     block = trace.stream[simulation.peak_at] if trace.stream else 0
     phase, module = trace.places[block if block >= 0 else ~block] if trace.places else ("", "")
-    weights = sum(
-        size
-        for size, kind in zip(trace.sizes, trace.categories, strict=True)
-        if kind == "parameter"
-    )
     return MemoryEstimate(
         peak_allocated_bytes=allocator.peak_allocated_bytes,
         peak_reserved_bytes=reserved,
         context_bytes=device.context_bytes,
         margin_bytes=_margin(reserved),
         required_bytes=required_bytes(reserved, device),
-        host_bytes=HOST_RUNTIME_BYTES + weights,
-        pinned_bytes=0,
+        host_bytes=simulation.host_bytes,
+        pinned_bytes=0,  # batches are copied from pageable memory
         by_category=simulation.by_category(),
         peak_phase=phase,
         peak_module=module,

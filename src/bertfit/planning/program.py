@@ -4,7 +4,7 @@ Nothing here is a copy: batches of zeros go through the functions that the jobs 
 stand-in tensors that shows what the job asks of the card; on a real card it is the job itself.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -30,6 +30,8 @@ from bertfit.planning.levers import (
 )
 from bertfit.types import Batch, LabelScheme, Window
 
+Mark = Callable[[str], None]
+
 FP16_SCALE = 65536.0  # engine.precision.LossScale begins with it
 
 
@@ -50,7 +52,11 @@ def prepare(model: nn.Module, settings: Settings) -> tuple[nn.Module, tuple[int,
 
 
 def run(
-    model: nn.Module, layers: tuple[int, ...], settings: Settings, device: torch.device
+    model: nn.Module,
+    layers: tuple[int, ...],
+    settings: Settings,
+    device: torch.device,
+    mark: Mark | None = None,
 ) -> Iterator[None]:
     """Run a job on zeros, without end; yields after each round of its steps or batches.
 
@@ -59,9 +65,10 @@ def run(
         layers: from `prepare`.
         settings: the levers.
         device: where to run.
+        mark: told when a micro-batch begins, and when the last of a step has ended.
     """
     if isinstance(settings, TrainSettings):
-        yield from _training(model, settings, device)
+        yield from _training(model, settings, device, mark)
     elif isinstance(settings, PredictSettings):
         yield from _prediction(model, settings, device)
     else:
@@ -88,25 +95,52 @@ def _autocast(settings: Settings) -> Precision:
     return "fp32" if settings.pure_16bit else settings.precision
 
 
-def _training(model: nn.Module, settings: TrainSettings, device: torch.device) -> Iterator[None]:
-    model = model.to(device)
+def _training(
+    model: nn.Module, settings: TrainSettings, device: torch.device, mark: Mark | None
+) -> Iterator[None]:
     model.train()
+    model = model.to(device)
     update = make_update(model, settings)
-    result = None
     while True:
         for step in settings.steps:
             batches = [blank_batch(shape, settings.padded, labels=True) for shape in step]
-            result = train_step(
+            train_step(
                 model,
                 update,
-                batches,
+                batches if mark is None else MarkedBatches(batches, mark),
                 device=device,
                 precision=_autocast(settings),
                 loss_scale=FP16_SCALE if settings.precision == "fp16" else 1.0,
                 autocast_cache=settings.autocast_cache,
             )
         yield
-        del result
+
+
+class MarkedBatches(Sequence[Batch]):
+    """Batches that say when each of them begins, and when the last has ended.
+
+    A step goes over its batches twice: to count the labels, and to run them.
+    """
+
+    def __init__(self, batches: list[Batch], mark: Mark) -> None:
+        self._batches, self._mark = batches, mark
+        self._passes = 0
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+        return self._batches[index]
+
+    def __iter__(self) -> Iterator[Batch]:
+        self._passes += 1
+        if self._passes == 1:
+            yield from self._batches
+            return
+        for batch in self._batches:
+            self._mark("micro-batch")
+            yield batch
+        self._mark("update")
 
 
 def _prediction(

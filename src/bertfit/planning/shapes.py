@@ -127,6 +127,14 @@ class Template:
     slots: dict[int, tuple[int, SizeRule, Varying]]
     rounds: frozenset[int]
 
+    def holds(self, shape: Shape) -> bool:
+        """Say whether the same blocks are there: a rule may give nothing for some shapes."""
+        products = features(shape)
+        return all(
+            any(rule.sizes(_evaluate(varying, products))) == bool(self.trace.sizes[block])
+            for block, (rule, varying) in self.rules.items()
+        )
+
     def expand(self, shape: Shape) -> tuple[Recorder, list[int]]:
         """Return the trace of a shape, and where the rounds of its program end."""
         products = features(shape)
@@ -288,13 +296,12 @@ class ShapeFamily:
         self.make_settings = make_settings
         self.device = device
         self.num_traces = 0
+        self._host_bytes = 0
         self._templates: dict[tuple[bool, ...], Template | None] = {}
 
     def estimate(self, shape: Shape) -> MemoryEstimate:
         """Return what `estimate_memory` would, from a replay where that is exact."""
-        settings = self.make_settings(shape)
-        simulation = self.simulate(shape)
-        return summarize(simulation, settings, self.device)
+        return summarize(self.simulate(shape), self.device)
 
     def simulate(self, shape: Shape) -> Simulation:
         """Replay a shape; a shape that a template does not fit is traced."""
@@ -302,7 +309,7 @@ class ShapeFamily:
         if region not in self._templates:
             self._templates[region] = self._learn(shape)
         template = self._templates[region]
-        if template is None:
+        if template is None or not template.holds(shape):
             return self._trace(shape)
         simulation = self._replay(template, shape)
         return simulation or self._trace(shape)
@@ -312,7 +319,7 @@ class ShapeFamily:
         settings = self.make_settings(shape)
         trace, rounds = template.expand(shape)
         allocator = CachingAllocator(expandable_segments=settings.expandable_segments)
-        simulation = Simulation(allocator=allocator, trace=trace)
+        simulation = Simulation(allocator=allocator, trace=trace, host_bytes=self._host_bytes)
         peaks = []
         for end in rounds:
             simulation.advance(end)
@@ -322,7 +329,9 @@ class ShapeFamily:
 
     def _trace(self, shape: Shape) -> Simulation:
         self.num_traces += 1
-        return simulate(self.build_model, self.make_settings(shape), self.device)
+        found = simulate(self.build_model, self.make_settings(shape), self.device)
+        self._host_bytes = found.host_bytes  # the same for every shape
+        return found
 
     def _learn(self, shape: Shape) -> Template | None:
         shapes = neighbours(shape, NUM_TRACES, self.longest)
