@@ -52,6 +52,37 @@ MODELS = {
 }
 
 
+# What `--allow` changes, at a shape where the optimizer decides and at one where activations do.
+TRADE_OFFS = [
+    (model, {"steps": [[[windows, 128]]], "precision": "bf16", **change})
+    for change in (
+        {"optimizer": "adamw-bf16"},
+        {"optimizer": "adamw-8bit"},
+        {"optimizer": "adafactor"},
+        {"lora_rank": 8},
+        {"lora_rank": 16, "optimizer": "adamw-8bit", "first_layers": 6},
+        {"first_layers": 6, "frozen_layers": 2, "frozen_embeddings": True},
+    )
+    for model, windows in (("bert", 1), ("bert", 32), ("roberta", 8), ("modernbert", 4))
+]
+
+
+# State on the host, by precision, cut, optimizer and model.
+HOST_STATE = [
+    ("bert", {"precision": "fp16", "steps": [[[4, 128], [9, 61]], [[2, 300]]]}),
+    ("bert", {"precision": "bf16", "steps": [[[8, 512]]], "checkpointed_layers": 12}),
+    ("bert", {"steps": [[[4, 77], [8, 40]]], "max_grad_norm": 0.0, "padded": False}),
+    ("bert", {"precision": "bf16", "expandable_segments": True, "used_rows": 4000}),
+    ("bert", {"precision": "bf16", "optimizer": "adamw-8bit", "sm": "9.0"}),
+    ("bert", {"precision": "bf16", "frozen_layers": 4, "frozen_embeddings": True}),
+    ("roberta", {"precision": "fp16", "steps": [[[16, 100]]], "sm": "7.5"}),
+    ("electra", {"precision": "bf16", "attention": "eager"}),
+    ("modernbert", {"precision": "bf16", "steps": [[[4, 77], [8, 40]]], "sm": "12.0"}),
+    ("albert", {"precision": "fp16", "lora_rank": 0}),
+    ("distilbert", {"precision": "bf16", "checkpointed_layers": 3}),
+]
+
+
 # Rows, cache, number formats, optimizers and the other modes.
 _BATCHES = [[32, 128], [5, 200], [60, 30]]
 LEVERS = [
@@ -121,6 +152,8 @@ def jobs():
         {"sm": "8.9"},
     ):
         yield {**plain, **change}
+    for model, change in TRADE_OFFS:
+        yield {**plain, "model": model, **change}
     for model in ("distilbert", "roberta", "electra", "modernbert", "albert"):
         for change in (
             {"precision": "fp16", "steps": [[[16, 100]]]},
@@ -132,6 +165,8 @@ def jobs():
             if job["kind"] == "predict":
                 del job["steps"]
             yield job
+    for model, change in HOST_STATE:
+        yield {**plain, "model": model, **change, "host_state": True}
     for model, change in LEVERS:
         job = {**plain, "model": model, **change}
         if job["kind"] != "train":

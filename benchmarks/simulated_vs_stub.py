@@ -16,8 +16,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from bertfit.config import Precision
 from bertfit.data.tags import label_scheme
 from bertfit.engine.fence import fence
+from bertfit.engine.host_state import make_update as place_model
 from bertfit.engine.optim import Update, parameter_groups
 from bertfit.engine.recovery import Steps
 from bertfit.engine.step import StepResult
@@ -67,11 +69,11 @@ def windows(number: int, step: int) -> list[Window]:
     return made
 
 
-def make_update(model: torch.nn.Module) -> Update:
+def make_update(model: torch.nn.Module, device: torch.device, precision: Precision) -> Update:
     groups = parameter_groups(
         model, [], learning_rate=5e-5, head_learning_rate=1e-3, weight_decay=0.01
     )
-    return Update(groups, max_grad_norm=1.0)
+    return place_model(model, groups, device=device, precision=precision, max_grad_norm=1.0)
 
 
 def run_steps(number: int, model: torch.nn.Module, update: Update, **more: object) -> list[int]:
@@ -83,10 +85,10 @@ def on_stub(number: int) -> dict[str, object]:
     fields, precision, tokens, *__, budget = SETTINGS[number]
     place = choose_workplace("cuda", precision)
     with fence(place.device, budget, place.context_bytes):
-        model = build_classifier(fields, TAGS).to(place.device).train()
+        model = build_classifier(fields, TAGS).train()
         retries = run_steps(
-            number, model, make_update(model), device=place.device, precision=precision,
-            card=place.gauge, micro_batch_tokens=tokens,
+            number, model, make_update(model, place.device, precision),
+            device=place.device, precision=precision, card=place.gauge, micro_batch_tokens=tokens,
         )  # fmt: skip
     spec = present_device(0)
     return {
@@ -108,7 +110,8 @@ def on_simulated(number: int, spec: DeviceSpec) -> dict[str, object]:
 
     card.load(model, make_update, 512)
     retries = run_steps(
-        number, model, make_update(model), device=torch.device("cpu"), precision=precision,
+        number, model, make_update(model, torch.device("cpu"), precision),
+        device=torch.device("cpu"), precision=precision,
         card=card, micro_batch_tokens=tokens, step=count, gradients=card.gradients,
     )  # fmt: skip
     return {

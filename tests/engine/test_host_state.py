@@ -2,7 +2,8 @@
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +13,12 @@ from torch import nn
 
 from bertfit.config import Precision
 from bertfit.data.batches import cut, pad
-from bertfit.engine.host_state import HostUpdate
+from bertfit.engine.host_state import HostUpdate, held_bytes
 from bertfit.engine.optim import Update, parameter_groups
+from bertfit.engine.recovery import Steps
 from bertfit.engine.step import StepResult, train_step
+from bertfit.engine.weights import stored_bytes
+from bertfit.memory.gauges import HostGauge
 from bertfit.models.encoder import head_parameters
 from bertfit.models.rows import keep_rows, whole_embedding
 from bertfit.types import Batch
@@ -185,6 +189,36 @@ def test_law_3_a_step_that_ended_half_done_leaves_no_gradient_behind() -> None:
     assert float(again.grad_norm) == float(once.grad_norm)
 
 
+def test_law_3_memory_that_ends_in_the_backward_changes_no_result() -> None:
+    attempts = []
+
+    def step(model: nn.Module, update: Update, batches: list[Batch], **more: Any) -> StepResult:
+        attempts.append(len(batches))
+        ends = _Ends(batches) if len(attempts) == 1 else batches
+        return train_step(model, update, ends, **more)
+
+    def steps_of(step: Callable[..., StepResult]) -> Steps:
+        model = tiny_model(dropout=0.1).train()
+        return Steps(
+            model,
+            update_of(model, "bf16", on_host=True),
+            device=CPU,
+            precision="bf16",
+            pad_id=0,
+            seed=7,
+            card=HostGauge(),
+            micro_batch_tokens=64,
+            step=step,
+        )
+
+    windows = [random_window(length, length) for length in (4, 30, 6, 28, 5, 31)]
+    done = steps_of(step).run(0, windows)
+    assert done.oom_retries == 1 and attempts[1] > attempts[0]
+    undisturbed = steps_of(train_step).run(0, windows, done.cuts)
+    assert float(done.result.loss) == float(undisturbed.result.loss)
+    assert float(done.result.grad_norm) == float(undisturbed.result.grad_norm)
+
+
 def test_frozen_weights_are_saved_with_all_their_digits() -> None:
     model = tiny_model()
     expected = {n: p.detach().clone() for n, p in model.named_parameters()}
@@ -205,3 +239,12 @@ def test_the_bytes_of_the_host_counted_by_hand() -> None:
     # Weight, sum and two moments in fp32, and a count of steps for every parameter.
     assert update.host_bytes == 16 * count + 4 * number
     assert update.pinned_bytes == 0  # a processor needs none
+    assert held_bytes(model) == 16 * count
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_bytes_of_stored_weights_are_those_of_the_device(precision: Precision) -> None:
+    model = tiny_model()
+    expected = stored_bytes(model, precision)
+    update_of(model, precision, on_host=True)
+    assert sum(p.nbytes for p in model.parameters()) == expected

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from bertfit.config import job_config
+from bertfit.config import Precision, job_config
 from bertfit.data.batches import cut, pack, pad
+from bertfit.engine.host_state import make_update as place
 from bertfit.engine.optim import Update, parameter_groups
 from bertfit.engine.recovery import Steps
 from bertfit.engine.step import train_step
@@ -29,11 +30,11 @@ SPEC = resolve_device("rtx-3050-4gb")
 CONTEXT = SPEC.context_bytes
 
 
-def make_update(model: nn.Module) -> Update:
+def make_update(model: nn.Module, device: torch.device, precision: Precision) -> Update:
     groups = parameter_groups(
         model, [], learning_rate=1e-3, head_learning_rate=1e-3, weight_decay=0.01
     )
-    return Update(groups, max_grad_norm=1.0)
+    return place(model, groups, device=device, precision=precision, max_grad_norm=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +112,7 @@ def test_law_3_every_step_is_made_within_every_budget(budget: int, lengths: list
     card.hold_state()
     steps = Steps(
         model,
-        make_update(model),
+        make_update(model, torch.device("cpu"), "fp32"),
         device=torch.device("cpu"),
         precision="fp32",
         pad_id=0,

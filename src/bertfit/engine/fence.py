@@ -15,6 +15,7 @@ from torch import nn
 from bertfit.config import OptimizerName, Precision
 from bertfit.engine.oom import Card, Done, attempt, first_line
 from bertfit.engine.optim import STATE_BYTES
+from bertfit.engine.weights import stored_bytes
 from bertfit.errors import BudgetError, ConfigError
 from bertfit.language import _
 from bertfit.units import format_bytes
@@ -55,11 +56,20 @@ def check_budget(budget_bytes: int, total_bytes: int, context_bytes: int, name: 
         )
 
 
-def floor_bytes(model: nn.Module, precision: Precision, optimizer: OptimizerName = "adamw") -> int:
+def floor_bytes(
+    model: nn.Module,
+    precision: Precision,
+    optimizer: OptimizerName = "adamw",
+    *,
+    host_state: bool = False,
+) -> int:
     """Return what training holds at the least: weights, gradients, moments, 16-bit copies.
 
-    Activations are not in it, so the truth is above it.
+    Activations are not in it, so the truth is above it. With state on the host only the weights
+    are left, as they are multiplied with.
     """
+    if host_state:
+        return stored_bytes(model, precision)
     weights = sum(p.numel() for p in model.parameters())
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     copies = 0 if precision == "fp32" else 2 * weights

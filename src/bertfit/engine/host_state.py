@@ -9,14 +9,17 @@ soon as the backward has made it, so no more than the largest of them is ever th
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bertfit.config import Precision
-from bertfit.engine.optim import Update
+from bertfit.config import OptimizerName, Precision
+from bertfit.engine.optim import STATE_BYTES, Update
 from bertfit.engine.transfer import transfer_of
 from bertfit.engine.weights import store_as_multiplied
+
+_FP32_BYTES = 4
 
 
 class HostUpdate(Update):
@@ -31,32 +34,34 @@ class HostUpdate(Update):
         device: where the model is to compute.
         precision: fp32, or what is autocast to.
         max_grad_norm: 0 does not clip.
+        optimizer: what makes the update.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        groups: list[dict[str, object]],
+        groups: list[dict[str, Any]],
         *,
         device: torch.device,
         precision: Precision,
         max_grad_norm: float,
+        optimizer: OptimizerName = "adamw",
     ) -> None:
         # Frozen weights too: what is saved has all its digits.
         self._master = {p: nn.Parameter(p.detach().float(), False) for p in model.parameters()}
         store_as_multiplied(model, precision)
         model.to(device)
         mastered = [{**group, "params": self._masters_of(group)} for group in groups]
-        super().__init__(mastered, max_grad_norm=max_grad_norm)
-        self.parameters = [p for group in groups for p in group["params"]]  # type: ignore[attr-defined]
+        super().__init__(mastered, max_grad_norm=max_grad_norm, optimizer=optimizer)
+        self.parameters = [p for group in groups for p in group["params"]]
         self._sums = [torch.zeros_like(master) for master in self.masters]
         self._transfer = transfer_of(device)
         for at, parameter in enumerate(self.parameters):
             leave = partial(self._leave, at)
             parameter.register_post_accumulate_grad_hook(leave)  # type: ignore[no-untyped-call]
 
-    def _masters_of(self, group: dict[str, object]) -> list[nn.Parameter]:
-        return [self._master[p] for p in group["params"]]  # type: ignore[attr-defined]
+    def _masters_of(self, group: dict[str, Any]) -> list[nn.Parameter]:
+        return [self._master[p] for p in group["params"]]
 
     @property
     def host_bytes(self) -> int:
@@ -112,3 +117,49 @@ class HostUpdate(Update):
         master, total = self.masters[at], self._sums[at]
         self._transfer.to_host(gradient, total, add=master.grad is not None)
         master.grad = total
+
+
+def held_bytes(model: nn.Module, optimizer: OptimizerName = "adamw") -> int:
+    """Return what `HostUpdate` holds on the host, the weights that lie there already counted.
+
+    Args:
+        model: with its frozen parts frozen.
+        optimizer: what makes the update; its counts of steps are left out.
+    """
+    weights = sum(p.numel() for p in model.parameters())
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    return _FP32_BYTES * (weights + trained) + int(STATE_BYTES[optimizer] * trained)
+
+
+def make_update(
+    model: nn.Module,
+    groups: list[dict[str, Any]],
+    *,
+    device: torch.device,
+    precision: Precision,
+    max_grad_norm: float,
+    optimizer: OptimizerName = "adamw",
+    host_state: bool = False,
+) -> Update:
+    """Move a model to its device and make its optimizer, with its state.
+
+    Args:
+        model: on the host.
+        groups: of its parameters, see `engine.optim.parameter_groups`.
+        device: where the model is to compute.
+        precision: fp32, or what is autocast to.
+        max_grad_norm: 0 does not clip.
+        optimizer: what makes the update.
+        host_state: fp32 weights, gradients and optimizer state stay on the host.
+    """
+    if host_state:
+        return HostUpdate(
+            model,
+            groups,
+            device=device,
+            precision=precision,
+            max_grad_norm=max_grad_norm,
+            optimizer=optimizer,
+        )
+    model.to(device)
+    return Update(groups, max_grad_norm=max_grad_norm, optimizer=optimizer)

@@ -16,7 +16,7 @@ from bertfit.memory.device import present_device
 from bertfit.memory.gauges import Gauge, gauge_of
 from bertfit.types import Batch, DeviceSpec
 
-MakeUpdate = Callable[[nn.Module], Update]
+MakeUpdate = Callable[[nn.Module, torch.device, Precision], Update]
 
 
 def _nothing(model: nn.Module, make_update: MakeUpdate, longest: int) -> None:

@@ -32,6 +32,7 @@ LEVERS = frozenset(
         "micro_batch_tokens",
         "attn_implementation",
         "activation_checkpointing",
+        "host_state",
         "logging_steps",
         "save_every",
         "preemption_file",

@@ -82,7 +82,7 @@ class Snapshots:
             self._thread = None
 
     def _tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        return _weights(self._model), _moments(self._model, self._update)
+        return _weights(self._model, self._update), _moments(self._model, self._update)
 
     def _room(self, key: str, tensor: Tensor) -> Tensor:
         room = self._copies.get(key)
@@ -114,7 +114,7 @@ def restore(checkpoint: Checkpoint, model: nn.Module, update: Update) -> None:
         ModelError: they are those of another model.
     """
     for stored, present in (
-        (checkpoint.weights, _weights(model)),
+        (checkpoint.weights, _weights(model, update)),
         (checkpoint.optimizer, _moments(model, update)),
     ):
         wrong = sorted(
@@ -134,13 +134,14 @@ def restore(checkpoint: Checkpoint, model: nn.Module, update: Update) -> None:
         with torch.no_grad():
             for name, tensor in present.items():
                 tensor.copy_(stored[name])
+    update.publish()
 
 
-def _weights(model: nn.Module) -> dict[str, Tensor]:
+def _weights(model: nn.Module, update: Update) -> dict[str, Tensor]:
     """Return what training changes; a frozen weight is as the starting model has it."""
     held: dict[str, Tensor] = model.state_dict(keep_vars=True)
     return {
-        name: tensor.detach()
+        name: (update.master(tensor) if isinstance(tensor, nn.Parameter) else tensor).detach()
         for name, tensor in held.items()
         if tensor.requires_grad or not isinstance(tensor, nn.Parameter)
     }
@@ -151,5 +152,5 @@ def _moments(model: nn.Module, update: Update) -> dict[str, Tensor]:
     return {
         f"{names[id(parameter)]}.{kind}": tensor
         for parameter in update.parameters
-        for kind, tensor in update.optimizer.state[parameter].items()
+        for kind, tensor in update.optimizer.state[update.master(parameter)].items()
     }

@@ -49,7 +49,9 @@ def lever_settings(job: JobConfig, tagger: Tagger) -> TrainSettings:
         ConfigError: more layers are to be frozen than there are.
     """
     layers = num_layers(tagger.model.base_model)  # type: ignore[arg-type]
-    settings = TrainSettings(steps=(((1, 1),),), num_tags=len(tagger.scheme.tags))
+    settings = TrainSettings(
+        steps=(((1, 1),),), num_tags=len(tagger.scheme.tags), host_state=bool(job.host_state)
+    )
     # The layers above the first ones are gone already.
     made = {name: number for name, number in job.trade_offs.items() if name != "first-layers"}
     settings = with_trade_offs(settings, made, layers)

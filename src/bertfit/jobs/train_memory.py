@@ -2,10 +2,12 @@
 
 import math
 
+import torch
 from torch import nn
 
-from bertfit.config import JobConfig
+from bertfit.config import JobConfig, Precision
 from bertfit.engine.fence import check_floor, check_host, floor_bytes, snapshot_bytes, take
+from bertfit.engine.host_state import held_bytes, make_update
 from bertfit.engine.optim import Update, parameter_groups
 from bertfit.engine.packing import can_pack, draw_fast, prepare_packing
 from bertfit.engine.recovery import Steps
@@ -56,12 +58,12 @@ def make_steps(
     settings = lever_settings(job, tagger)
     prepare_model(tagger.model, settings)
 
-    def update_of(model: nn.Module) -> Update:
-        return _make_update(job, model, settings)
+    def update_of(model: nn.Module, device: torch.device, precision: Precision) -> Update:
+        return _make_update(job, model, settings, device, precision)
 
     def model_and_update() -> tuple[nn.Module, Update]:
-        model = tagger.model.to(place.device)
-        update = update_of(model)
+        model = tagger.model
+        update = update_of(model, place.device, place.precision)
         place.load(model, update_of, tagger.max_length)
         return model, update
 
@@ -106,18 +108,29 @@ def rehearse(steps: Steps, lessons: Lessons, batch_size: int, say: Say) -> None:
 
 def _check_memory(job: JobConfig, tagger: Tagger, place: Workplace, settings: TrainSettings) -> int:
     """Refuse what cannot fit, before anything is made on the device; return the floor."""
-    needed = floor_bytes(tagger.model, place.precision, settings.optimizer)
+    needed = floor_bytes(
+        tagger.model, place.precision, settings.optimizer, host_state=settings.host_state
+    )
     if job.budget is not None:
         check_floor(job.budget, needed, place.context_bytes)
     held = sum(p.numel() * p.element_size() for p in tagger.model.parameters())
     saves = parse_interval(job.save_every) != Interval()
     copied = snapshot_bytes(tagger.model) if saves else 0
     # On a card the host holds the model once more while it is saved.
-    check_host(copied + (held if place.device.type == "cuda" else needed - held))
+    more = held if place.device.type == "cuda" else needed - held
+    if settings.host_state:
+        more = held_bytes(tagger.model, settings.optimizer) - held  # saved from where it lies
+    check_host(copied + more)
     return needed
 
 
-def _make_update(job: JobConfig, model: nn.Module, settings: TrainSettings) -> Update:
+def _make_update(
+    job: JobConfig,
+    model: nn.Module,
+    settings: TrainSettings,
+    device: torch.device,
+    precision: Precision,
+) -> Update:
     rate = job.learning_rate or default_learning_rate(model, settings.lora_rank)
     groups = parameter_groups(
         model,
@@ -126,7 +139,15 @@ def _make_update(job: JobConfig, model: nn.Module, settings: TrainSettings) -> U
         head_learning_rate=job.head_learning_rate or HEAD_LEARNING_RATE,
         weight_decay=job.weight_decay,
     )
-    return Update(groups, max_grad_norm=job.max_grad_norm, optimizer=settings.optimizer)
+    return make_update(
+        model,
+        groups,
+        device=device,
+        precision=precision,
+        max_grad_norm=job.max_grad_norm,
+        optimizer=settings.optimizer,
+        host_state=settings.host_state,
+    )
 
 
 def default_learning_rate(model: nn.Module, lora_rank: int = 0) -> float:

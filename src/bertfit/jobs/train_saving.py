@@ -84,8 +84,9 @@ class Saving:
         """
 
         def write() -> None:
-            model = self._steps.model
-            with whole_embedding(model, self._rows, self._progress.decay), merged(model):
+            model, update = self._steps.model, self._steps.update
+            whole = whole_embedding(model, self._rows, self._progress.decay)
+            with update.unrounded(), whole, merged(model):
                 save_tagger(self._tagger, self._folder.model)
 
         done = attempt(write, self._steps.card)

@@ -36,6 +36,7 @@ class Recorder:
         self.attention_kernels: set[str] = set()
         self.names: dict[int, str] = {}
         self.closed = False
+        self.pinned_bytes = 0
         self._module_starts: list[int] = []
         self._module_names: list[str] = []
 

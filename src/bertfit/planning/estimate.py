@@ -184,7 +184,7 @@ def summarize(simulation: Simulation, device: DeviceSpec) -> MemoryEstimate:
         margin_bytes=_margin(reserved),
         required_bytes=required_bytes(reserved, device),
         host_bytes=simulation.host_bytes,
-        pinned_bytes=0,  # batches are copied from pageable memory
+        pinned_bytes=trace.pinned_bytes,  # batches are copied from pageable memory
         by_category=simulation.by_category(),
         peak_phase=phase,
         peak_module=module,

@@ -40,6 +40,7 @@ class TrainSettings:
         frozen_layers: so many of the encoder's first layers are not trained.
         lora_rank: of adapters, which are trained in place of the encoder; 0 is without.
         first_layers: so many of the encoder's layers are kept; None keeps all.
+        host_state: fp32 weights, gradients and optimizer state lie on the host.
         expandable_segments: as in `PYTORCH_ALLOC_CONF`.
     """
 
@@ -58,6 +59,7 @@ class TrainSettings:
     frozen_layers: int = 0
     lora_rank: int = 0
     first_layers: int | None = None
+    host_state: bool = False
     expandable_segments: bool = False
 
     def __post_init__(self) -> None:

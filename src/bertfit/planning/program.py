@@ -14,6 +14,7 @@ from bertfit.config import Precision
 from bertfit.data.tags import transitions
 from bertfit.engine.backends import torch_encoder, torch_tagger
 from bertfit.engine.decode import Decoder, tag_batch
+from bertfit.engine.host_state import make_update
 from bertfit.engine.optim import Update, parameter_groups
 from bertfit.engine.pooling import pool
 from bertfit.engine.step import train_step
@@ -75,9 +76,10 @@ def run(
         yield from _embedding(model, layers, settings, device)
 
 
-def make_update(model: nn.Module, settings: TrainSettings) -> Update:
-    """Make the optimizer of a model that is on its device."""
-    return Update(
+def place(model: nn.Module, settings: TrainSettings, device: torch.device) -> Update:
+    """Move a model to its device and make its optimizer."""
+    return make_update(
+        model,
         parameter_groups(
             model,
             [parameter for __, parameter in head_parameters(model)],
@@ -85,8 +87,11 @@ def make_update(model: nn.Module, settings: TrainSettings) -> Update:
             head_learning_rate=1e-3,
             weight_decay=0.01,
         ),
+        device=device,
+        precision=_autocast(settings),
         max_grad_norm=settings.max_grad_norm,
         optimizer=settings.optimizer,
+        host_state=settings.host_state,
     )
 
 
@@ -99,8 +104,7 @@ def _training(
     model: nn.Module, settings: TrainSettings, device: torch.device, mark: Mark | None
 ) -> Iterator[None]:
     model.train()
-    model = model.to(device)
-    update = make_update(model, settings)
+    update = place(model, settings, device)
     while True:
         for step in settings.steps:
             batches = [blank_batch(shape, settings.padded, labels=True) for shape in step]

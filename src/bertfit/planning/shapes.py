@@ -146,6 +146,7 @@ class Template:
         new.categories = list(old.categories)
         new.places = list(old.places)
         new.ops = list(old.ops)
+        new.pinned_bytes = old.pinned_bytes
         rounds = []
         skip = 0
         for position, entry in enumerate([*old.stream, 0]):

@@ -25,7 +25,7 @@ from bertfit.planning.levers import Shape
 from bertfit.planning.shapes import NUM_TRACES, Template, fit, neighbours, region_of
 from bertfit.types import Batch
 
-MakeUpdate = Callable[[nn.Module], Update]
+MakeUpdate = Callable[[nn.Module, torch.device, Precision], Update]
 # A block by its number in one trace, or what it is where it outlives a part of the step.
 Key: TypeAlias = int | tuple[str, int]
 # Blocks of a trace that outlive a part of it.
@@ -61,7 +61,7 @@ class StepEvents:
 
     Args:
         model: what is trained; only its shapes are looked at.
-        make_update: makes the optimizer of a model.
+        make_update: moves a model to a device and makes its optimizer for a precision.
         longest: tokens of the longest window.
         precision: what is computed with on the card.
         chip: whose kernels run.
@@ -131,8 +131,7 @@ class StepEvents:
         batch = _blank(shape, masked)
         model = _twin(self._model)
         with record(self._chip) as trace:
-            model = model.to(_CARD).train()
-            update = self._make_update(model)
+            update = self._make_update(model.train(), _CARD, self._precision)
             named: Names = {
                 block: ("state", number) for number, block in enumerate(trace.live.values())
             }
