@@ -18,6 +18,7 @@ from bertfit.engine.workplace import Workplace, choose_workplace
 from bertfit.errors import BudgetError, ConfigError
 from bertfit.jobs import train as train_module
 from bertfit.jobs import train_memory, train_saving
+from bertfit.jobs.checkpoints import Checkpoint, CheckpointStore
 from bertfit.jobs.predict import Predictor
 from bertfit.jobs.train import TrainReport, train
 from bertfit.memory.gauges import HostGauge, Reading
@@ -133,6 +134,48 @@ def test_memory_that_ends_in_saving_is_tried_once_more(
     limit = 99
     with pytest.raises(BudgetError, match=r"model could not be saved.*MemoryError"):
         run(tmp_path / "b", train_file=data)
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "error"),
+    [
+        (train_module, "read_corpus", MemoryError()),
+        (train_module, "make_lessons", MemoryError()),
+        (
+            train_module,
+            "starting_tagger",
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes"),
+        ),
+    ],
+)
+def test_memory_that_ends_before_the_first_step_is_told_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: object, name: str, error: Exception
+) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(place, name, fail)
+    data = write_corpus(tmp_path / "t.jsonl", 30)
+    with pytest.raises(BudgetError, match=r"Memory ended in work .*(MemoryError|9 bytes)"):
+        run(tmp_path, train_file=data)
+
+
+def test_memory_that_ends_while_a_checkpoint_is_written_costs_that_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, calls = CheckpointStore.save, []
+
+    def save(store: CheckpointStore, checkpoint: Checkpoint) -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise MemoryError
+        original(store, checkpoint)
+
+    monkeypatch.setattr(CheckpointStore, "save", save)
+    data = write_corpus(tmp_path / "t.jsonl", 60)
+    __, said = run(tmp_path, train_file=data, save_every="1")
+    assert len(calls) > 1
+    assert sum("no checkpoint of step 1 (MemoryError)" in line for line in said) == 1
 
 
 def test_memory_that_ends_in_the_update_stops_and_says_what_is_whole(

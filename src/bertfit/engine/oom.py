@@ -6,11 +6,15 @@ alive, and they keep its tensors.
 """
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import torch
+
+from bertfit.errors import BudgetError
+from bertfit.language import _
 
 T = TypeVar("T")
 
@@ -114,6 +118,30 @@ def first_line(message: str) -> str:
     """Return the facts of an error message; torch's go on with advice for programmers."""
     facts = message.strip().partition(" If reserved but unallocated")[0]
     return facts.splitlines()[0].rstrip(".") if facts else "MemoryError"
+
+
+@contextmanager
+def ended_in_words() -> Iterator[None]:
+    """Turn memory that ends inside the block, where nothing is retried, into an error for the user.
+
+    Raises:
+        BudgetError: it ended.
+    """
+    message = None
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        message = str(error)
+    if message is not None:
+        raise BudgetError(
+            _(
+                "Memory ended in work that cannot be done in smaller pieces ({reason}). Close "
+                "other programs, take a smaller model or fewer texts, or a machine with more "
+                "memory. What was saved before is whole."
+            ).format(reason=first_line(message))
+        )
 
 
 class Card(Protocol):

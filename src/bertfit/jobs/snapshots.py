@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from bertfit.engine.oom import first_line
 from bertfit.engine.optim import Update
 from bertfit.errors import ModelError
 from bertfit.jobs.checkpoints import Checkpoint, CheckpointStore, SaveFailed
@@ -94,9 +95,9 @@ class Snapshots:
         try:
             self._sync()
             self._store.save(checkpoint)
-        except (SaveFailed, OSError) as error:
+        except (SaveFailed, OSError, MemoryError) as error:
             self.failures += 1
-            reason = error.strerror if isinstance(error, OSError) else error
+            reason = error.strerror if isinstance(error, OSError) else first_line(str(error))
             self._say(
                 _(
                     "Warning: no checkpoint of step {step} ({reason}). Training goes on; the "

@@ -11,7 +11,7 @@ from typing import overload
 
 from torch import nn
 
-from bertfit.engine.oom import Card, Done, attempt
+from bertfit.engine.oom import Card, Done, attempt, first_line
 from bertfit.engine.optim import Update
 from bertfit.engine.step import StepResult
 from bertfit.errors import Interrupted
@@ -214,7 +214,7 @@ class Checkpoints:
                 _(
                     "Warning: no checkpoint of step {step}: there is no memory for a copy "
                     "({reason}). Training goes on."
-                ).format(step=state.step, reason=done.message)
+                ).format(step=state.step, reason=first_line(done.message))
             )
         self.begin(state.step)
 

@@ -19,6 +19,7 @@ from tqdm.auto import tqdm
 from bertfit.config import JobConfig
 from bertfit.data.batches import steps_of_epoch
 from bertfit.engine.fence import fence
+from bertfit.engine.oom import ended_in_words
 from bertfit.engine.optim import Schedule, UpdateBroken
 from bertfit.engine.recovery import Steps
 from bertfit.engine.workplace import Workplace
@@ -99,7 +100,7 @@ def train(
     output = job.output_dir or default_folder(job)
     RunFolder.check(output, job)
     goes_on = may_go_on(output, job)
-    with ExitStack() as stack:
+    with ended_in_words(), ExitStack() as stack:
         stack.enter_context(stop_at_once())  # until there is something to save
         # Started in the background: whatever goes wrong from here on is looked for in the folder.
         record = stack.enter_context(RunRecord(output)) if was_announced(output) else None
