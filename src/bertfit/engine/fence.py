@@ -155,6 +155,15 @@ def take(make: Callable[[], T], card: Card, needed_bytes: int) -> T:
     )
 
 
+def set_expandable_segments(wanted: bool) -> None:
+    """Have torch's allocator grow its segments page by page, or not, from its next one on.
+
+    Windows has no such segments; torch then warns and goes on without.
+    """
+    setting = f"expandable_segments:{wanted}"
+    torch.cuda.memory._set_allocator_settings(setting)  # type: ignore[no-untyped-call]
+
+
 @contextmanager
 def fence(device: torch.device, budget_bytes: int | None, context_bytes: int) -> Iterator[None]:
     """Hold this process to a budget while the block runs; nothing happens without a card.

@@ -9,7 +9,7 @@ import psutil
 import torch
 from torch import nn
 
-from bertfit.config import JobConfig
+from bertfit.config import JobConfig, Precision
 from bertfit.data.tags import label_scheme
 from bertfit.engine.fence import check_budget
 from bertfit.errors import BudgetError, ConfigError
@@ -26,7 +26,7 @@ from bertfit.planning.estimate import BuildModel
 from bertfit.planning.levers import TrainSettings
 from bertfit.planning.plan import Plan, Planner, make_plan
 from bertfit.planning.plan_config import PlanConfig
-from bertfit.planning.request import card_precision, model_fields
+from bertfit.planning.request import model_fields, precision_for
 from bertfit.types import DeviceSpec, LengthProfile
 
 # More than any machine has: the memory of a machine elsewhere is not known.
@@ -75,7 +75,7 @@ def rank_cards(asked: PlanConfig, on_card: Callable[[Ranked], None], say: Say) -
             first,
             device=device,
             budget_bytes=budget,
-            settings=replace(first.settings, precision=_precision(asked, device)),
+            settings=replace(first.settings, precision=precision_for(asked.precision, device)),
         )
         try:
             made = make_plan(Planner(facts))
@@ -119,7 +119,9 @@ def facts_of(asked: PlanConfig, device: DeviceSpec, say: Say, *, check: bool = T
     return JobFacts(
         model=asked.model,
         build_model=build,
-        settings=settings_of_job(asked, len(tags), _precision(asked, device), used_rows),
+        settings=settings_of_job(
+            asked, len(tags), precision_for(asked.precision, device), used_rows
+        ),
         lengths=lengths,
         windows_per_step=windows_per_step,
         num_steps=-(-num_texts // asked.batch_size) * asked.num_train_epochs,
@@ -131,13 +133,13 @@ def facts_of(asked: PlanConfig, device: DeviceSpec, say: Say, *, check: bool = T
 
 
 def settings_of_job(
-    job: JobConfig, num_tags: int, precision: str, used_rows: int | None
+    job: JobConfig, num_tags: int, precision: Precision, used_rows: int | None
 ) -> TrainSettings:
     """Return the settings that are the job's own, with a step that stands for none."""
     return TrainSettings(
         steps=(((1, 1),),),
         num_tags=num_tags,
-        precision=precision,  # type: ignore[arg-type]
+        precision=precision,
         attn_implementation=job.attn_implementation,
         max_grad_norm=job.max_grad_norm,
         used_rows=used_rows,
@@ -156,17 +158,6 @@ def windows_in_step(lessons: Lessons, batch_size: int) -> int:
     windows = sum(map(len, lessons.train))
     texts = max(1, len(lessons.train))
     return max(1, -(-windows * min(batch_size, texts) // texts))
-
-
-def _precision(asked: PlanConfig, device: DeviceSpec) -> str:
-    if asked.precision == "bf16" and not device.bf16:
-        raise ConfigError(
-            _(
-                "--precision bf16: {card} has no bfloat16. Use fp16 or fp32, or leave --precision "
-                "out."
-            ).format(card=device.name)
-        )
-    return asked.precision or card_precision(device)
 
 
 def _builder(asked: PlanConfig, tags: tuple[str, ...], model: nn.Module | None) -> BuildModel:

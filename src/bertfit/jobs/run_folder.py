@@ -2,6 +2,7 @@
 
 ```
 job.yaml      what was asked, every setting
+plan.json     the settings that were chosen on a card, and why
 steps.jsonl   one StepRecord a line
 memory.jsonl  one MemorySample a line
 run.json      how far it is, and which process writes it; run.lock keeps others out
@@ -15,6 +16,7 @@ model/        the best model, an ordinary Hugging Face checkpoint
 import dataclasses
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -152,6 +154,13 @@ class RunFolder:
         for record in records:
             self._steps.write(json.dumps(dataclasses.asdict(record)) + "\n")
         self._steps.flush()
+
+    def write_plan(self, plan: Mapping[str, object]) -> None:
+        """Replace `plan.json`: the settings that were chosen, and why."""
+        text = json.dumps(plan, ensure_ascii=False, indent=2) + "\n"
+        new = self.path / "plan.json.new"
+        new.write_text(text, encoding="utf-8")
+        new.replace(self.path / "plan.json")
 
     def sync(self) -> None:
         """Have the steps on the disk, before a checkpoint says that they are; from any thread."""

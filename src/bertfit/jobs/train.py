@@ -40,7 +40,8 @@ from bertfit.jobs.step_log import PendingStep, StepLog, refused_step
 from bertfit.jobs.stopping import Stopped
 from bertfit.jobs.survival import StopRequests, Survival, find_checkpoint, stop_at_once
 from bertfit.jobs.trade_offs import cut_to_data, say_trade_offs
-from bertfit.jobs.train_memory import default_micro_batch, make_steps, rehearse
+from bertfit.jobs.train_memory import make_steps, rehearse
+from bertfit.jobs.train_plan import settle
 from bertfit.jobs.train_saving import Progress, Saving
 from bertfit.language import _
 from bertfit.memory.monitor import Monitor
@@ -132,10 +133,9 @@ def train(
         tagger, lessons = cut_to_data(job, corpus, tagger, lessons, say)
         rows = keep_rows(tagger.model, lessons.piece_ids(tagger))
         # Settings are decided here: texts and model are known, nothing is on the device yet.
-        micro_batch_tokens = job.micro_batch_tokens or default_micro_batch(place)
-        steps = make_steps(
-            job, tagger, place, survival.stops, say, micro_batch_tokens=micro_batch_tokens
-        )
+        settled = settle(job, place, tagger, lessons, run, say)
+        place = workplace_of(job, settled.settings)
+        steps = make_steps(job, tagger, place, survival.stops, say, settled=settled)
         return _Training(
             job=job,
             corpus=corpus,

@@ -16,21 +16,14 @@ from bertfit.errors import ConfigError
 from bertfit.jobs.corpus import Say
 from bertfit.jobs.lessons import Lessons
 from bertfit.jobs.survival import StopRequests
-from bertfit.jobs.trade_offs import lever_settings
+from bertfit.jobs.train_plan import Settled
 from bertfit.language import _
 from bertfit.models.encoder import head_parameters
 from bertfit.models.tagger import Tagger
 from bertfit.planning.levers import TrainSettings, encoder_layers, prepare_model
 from bertfit.units import Interval, parse_interval
 
-CPU_MICRO_BATCH_TOKENS = 1024
-CARD_MICRO_BATCH_TOKENS = 8192
 HEAD_LEARNING_RATE = 1e-3
-
-
-def default_micro_batch(place: Workplace) -> int:
-    """Return the padded tokens of a micro-batch to begin with."""
-    return CARD_MICRO_BATCH_TOKENS if place.is_card else CPU_MICRO_BATCH_TOKENS
 
 
 def make_steps(
@@ -40,7 +33,7 @@ def make_steps(
     stops: StopRequests,
     say: Say,
     *,
-    micro_batch_tokens: int,
+    settled: Settled,
 ) -> Steps:
     """Move the model to the device, make its optimizer with its state, and what runs the steps.
 
@@ -50,12 +43,12 @@ def make_steps(
         place: where it trains.
         stops: asked before every micro-batch.
         say: told when a step had to be relieved.
-        micro_batch_tokens: padded tokens of a micro-batch, to begin with.
+        settled: the levers.
 
     Raises:
         BudgetError: the model and its optimizer do not fit.
     """
-    settings = lever_settings(job, tagger)
+    settings = settled.settings
     prepare_model(tagger.model, settings)
 
     def update_of(model: nn.Module, device: torch.device, precision: Precision) -> Update:
@@ -82,7 +75,7 @@ def make_steps(
         pad_id=tagger.tokenizer.pad_id,
         seed=job.seed,
         card=place.gauge,
-        micro_batch_tokens=micro_batch_tokens,
+        micro_batch_tokens=settled.micro_batch_tokens,
         relieve=lambda: _checkpoint_layers(tagger, say),
         step=stops.between_micro_batches(place.step),
         gradients=place.gradients,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
+from bertfit.config import TradeOff
 from bertfit.errors import BudgetError, ConfigError
 from bertfit.language import _
 from bertfit.planning.candidates import (
@@ -22,7 +23,8 @@ from bertfit.planning.estimate import estimate_memory, required_bytes
 from bertfit.planning.levers import TrainSettings, encoder_layers
 from bertfit.planning.sample import Sample, sample_step
 from bertfit.planning.screen import Screen
-from bertfit.types import MemoryEstimate
+from bertfit.planning.tradeoffs import CATALOGUE, DEFAULT_SHORT_WINDOW, with_trade_offs
+from bertfit.types import LengthProfile, MemoryEstimate
 from bertfit.units import format_bytes
 
 # The screen is up to 5% below the exact figure (bert-base, ModernBERT), never above it.
@@ -216,7 +218,7 @@ def choose(
     Every test is against a figure that the budget is no part of, so whatever fits one budget fits
     a larger one.
     """
-    rejected = []
+    rejected: list[Rejected] = []
     for candidate in planner.ordered:
         reason, needed = _misfit(planner, candidate, budget_bytes, host_bytes)
         if reason is None:
@@ -302,23 +304,72 @@ def _nothing_fits(planner: Planner) -> ConfigError | BudgetError:
                 )
             )
         planner = free
-    least = min((planner.need(c) for c in planner.frugal()), key=lambda n: n.required_bytes)
-    on_host = least.host_bytes + least.pinned_bytes
-    return BudgetError(
-        _(
-            "{model} with windows of {length} tokens needs at least {floor} of {card} and {host} "
-            "of this machine's memory, whatever the settings; there are {budget} and {there}. "
-            "Give more, shorter windows (--max-length) or a smaller model."
-        ).format(
-            model=facts.model,
-            length=facts.longest,
-            floor=format_bytes(least.required_bytes),
-            card=facts.device.name,
-            host=format_bytes(on_host),
-            budget=format_bytes(facts.budget_bytes),
-            there=format_bytes(facts.host_bytes),
-        )
+    frugal = min(planner.frugal(), key=lambda c: planner.need(c).required_bytes)
+    least = planner.need(frugal)
+    message = _(
+        "{model} with windows of {length} tokens needs at least {floor} of {card} and {host} of "
+        "this machine's memory, whatever the settings; there are {budget} and {there}."
+    ).format(
+        model=facts.model,
+        length=facts.longest,
+        floor=format_bytes(least.required_bytes),
+        card=facts.device.name,
+        host=format_bytes(least.host_bytes + least.pinned_bytes),
+        budget=format_bytes(facts.budget_bytes),
+        there=format_bytes(facts.host_bytes),
     )
+    would = trade_offs_that_fit(planner, frugal)
+    if would:
+        advice = _("With your word, at some cost in quality, it would fit:")
+        return BudgetError("\n  ".join([f"{message} {advice}", *would]))
+    advice = _("Give more, shorter windows (--max-length) or a smaller model (docs/models.md).")
+    return BudgetError(f"{message} {advice}")
+
+
+def trade_offs_that_fit(planner: Planner, candidate: Candidate) -> list[str]:
+    """Return a line for each single trade-off with which a candidate fits: memory and price."""
+    facts = planner.facts
+    lines = []
+    for offer in CATALOGUE:
+        changed = _with_trade_off(facts, offer.name, planner.num_layers)
+        if changed is None or (candidate.host_state and changed.settings.optimizer != "adamw"):
+            continue
+        tokens = min(candidate.micro_batch_tokens, changed.longest)
+        frugal = replace(
+            candidate,
+            micro_batch_tokens=tokens,
+            checkpointed_layers=min(
+                candidate.checkpointed_layers,
+                changed.settings.first_layers or candidate.checkpointed_layers,
+            ),
+        )
+        steps = (tuple(hardest_step(changed, tokens)),)
+        need = estimate_memory(facts.build_model, frugal.settings(changed, steps), facts.device)
+        if need.required_bytes <= facts.budget_bytes and (
+            need.host_bytes + need.pinned_bytes <= facts.host_bytes
+        ):
+            lines.append(
+                _("--allow {name}: {required}; {what}. Published cost: {price} ({source})").format(
+                    name=offer.name,
+                    required=format_bytes(need.required_bytes),
+                    what=_(offer.what),
+                    price=_(offer.price),
+                    source=offer.source,
+                )
+            )
+    return lines
+
+
+def _with_trade_off(facts: JobFacts, name: str, num_layers: int) -> JobFacts | None:
+    """Return the job with one trade-off, None where it does not change what the card needs."""
+    if name == "shorter-windows":
+        if facts.longest <= DEFAULT_SHORT_WINDOW:
+            return None
+        short = LengthProfile(histogram={DEFAULT_SHORT_WINDOW: 1})
+        return replace(facts, lengths=short)
+    allowed: dict[TradeOff, int | None] = {name: None}  # type: ignore[dict-item]
+    settings = with_trade_offs(facts.settings, allowed, num_layers)
+    return None if settings == facts.settings else replace(facts, settings=settings)
 
 
 def _flag(value: object) -> str:
@@ -329,4 +380,4 @@ def _shares_layers(model: nn.Module) -> bool:
     """Say whether the encoder runs one layer several times, as ALBERT does."""
     config = model.config
     groups = getattr(config, "num_hidden_groups", None)
-    return groups is not None and groups < config.num_hidden_layers
+    return groups is not None and groups < getattr(config, "num_hidden_layers", 0)

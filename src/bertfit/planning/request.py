@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from bertfit.config import Precision
-from bertfit.errors import ModelError
+from bertfit.errors import ConfigError, ModelError
 from bertfit.language import _
 from bertfit.memory.device import resolve_device
 from bertfit.models.catalogue import known_config
@@ -27,6 +27,22 @@ def card_precision(device: DeviceSpec) -> Precision:
         return "bf16"
     # Compute capability 6.x multiplies fp16 at a small fraction of fp32's rate.
     return "fp16" if device.compute_capability >= (7, 0) else "fp32"
+
+
+def precision_for(asked: Precision | None, device: DeviceSpec) -> Precision:
+    """Return the asked precision, or the card's best.
+
+    Raises:
+        ConfigError: the card cannot compute with it.
+    """
+    if asked == "bf16" and not device.bf16:
+        raise ConfigError(
+            _(
+                "--precision bf16: {card} has no bfloat16. Use fp16 or fp32, or leave --precision "
+                "out."
+            ).format(card=device.name)
+        )
+    return asked or card_precision(device)
 
 
 def settings_of(asked: EstimateConfig, device: DeviceSpec) -> Settings:

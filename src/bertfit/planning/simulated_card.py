@@ -51,8 +51,10 @@ class SimulatedCard:
         budget_bytes: int | None = None,
         precision: Precision = "fp32",
         expandable_segments: bool = False,
+        autocast_cache: bool = True,
     ) -> None:
         self.spec, self.precision = spec, precision
+        self._autocast_cache = autocast_cache
         self._expandable_segments = expandable_segments
         self._clear(budget_bytes)
         self._chip = Chip(
@@ -87,7 +89,12 @@ class SimulatedCard:
             longest: tokens of the longest window.
         """
         self.events = StepEvents(
-            model, make_update, longest, precision=self.precision, chip=self._chip
+            model,
+            make_update,
+            longest,
+            precision=self.precision,
+            chip=self._chip,
+            autocast_cache=self._autocast_cache,
         )
 
     def load(self, model: nn.Module, make_update: MakeUpdate, longest: int) -> None:

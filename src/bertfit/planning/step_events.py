@@ -65,6 +65,7 @@ class StepEvents:
         longest: tokens of the longest window.
         precision: what is computed with on the card.
         chip: whose kernels run.
+        autocast_cache: as in `engine.step.train_step`.
 
     Attributes:
         num_traces: how often the step was traced so far.
@@ -78,9 +79,11 @@ class StepEvents:
         *,
         precision: Precision,
         chip: Chip,
+        autocast_cache: bool = True,
     ) -> None:
         self._model, self._make_update, self._longest = model, make_update, longest
         self._precision, self._chip = precision, chip
+        self._autocast_cache = autocast_cache
         self._templates: dict[object, tuple[Template, Names] | None] = {}
         self._known: dict[object, Parts] = {}
         self.num_traces = 0
@@ -129,7 +132,7 @@ class StepEvents:
         """Trace a step of two micro-batches, and name the blocks that outlive a part of it."""
         self.num_traces += 1
         batch = _blank(shape, masked)
-        model = _twin(self._model)
+        model = blank_twin(self._model)
         with record(self._chip) as trace:
             update = self._make_update(model.train(), _CARD, self._precision)
             named: Names = {
@@ -143,6 +146,7 @@ class StepEvents:
                 device=_CARD,
                 precision=self._precision,
                 loss_scale=LossScale().scale if self._precision == "fp16" else 1.0,
+                autocast_cache=self._autocast_cache,
             )
             del result
             trace.mark("end")
@@ -208,7 +212,7 @@ def _part(trace: Recorder, keys: Names, start: int, stop: int) -> Events:
     ]
 
 
-def _twin(model: nn.Module) -> nn.Module:
+def blank_twin(model: nn.Module) -> nn.Module:
     """Copy a model without its bytes."""
     known: dict[int, object] = {}
     for module in model.modules():

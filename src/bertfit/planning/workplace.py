@@ -1,49 +1,78 @@
 """The workplace of a job: the processor, a card that is here, or one that is made of RAM."""
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 
 from bertfit.config import JobConfig
-from bertfit.engine.fence import check_budget
+from bertfit.engine.fence import check_budget, set_expandable_segments
 from bertfit.engine.precision import choose_precision
 from bertfit.engine.step import train_step
 from bertfit.engine.workplace import Workplace, choose_workplace
 from bertfit.memory.device import resolve_device
+from bertfit.planning.levers import TrainSettings
 from bertfit.planning.request import card_precision
 from bertfit.planning.simulated_card import SimulatedCard
 
 SIMULATED = "sim:"
 
 
-def workplace_of(job: JobConfig) -> Workplace:
+def workplace_of(job: JobConfig, settings: TrainSettings | None = None) -> Workplace:
     """Return where a job works.
 
     `--device sim:4GiB` and `--device sim:NAME` run on the processor and count memory as a card of
     that size or name. The processor computes in its own precision; what is counted is the job's
     precision, or the card's best.
 
+    Args:
+        job: what is asked.
+        settings: the levers, once they are decided; nothing may be on the card yet.
+
     Raises:
         ConfigError: no such device or card, or a budget above what it has.
         BudgetError: the budget does not hold the card's context.
     """
     if job.device is not None and job.device.startswith(SIMULATED):
-        place = _simulated(job)
+        place = _simulated(job, settings)
     else:
         place = choose_workplace(job.device, job.precision)
     if place.spec is not None and place.device.type == "cuda":
-        twin = SimulatedCard(place.spec, budget_bytes=job.budget, precision=place.precision)
+        twin = SimulatedCard(
+            place.spec, budget_bytes=job.budget, precision=place.precision, **_levers(settings)
+        )
         place = replace(place, load=twin.know, forecast=twin.forecast)
+    if settings is not None:
+        if place.device.type == "cuda":
+            set_expandable_segments(settings.expandable_segments)
+        place = replace(
+            place,
+            step=partial(place.step, autocast_cache=settings.autocast_cache),
+            gradients=partial(place.gradients, autocast_cache=settings.autocast_cache),
+        )
     if job.budget is not None:
         check_budget(job.budget, place.total_bytes, place.context_bytes, place.name)
     return place
 
 
-def _simulated(job: JobConfig) -> Workplace:
+def _levers(settings: TrainSettings | None) -> dict[str, bool]:
+    """Return the levers that a simulated card must know."""
+    if settings is None:
+        return {}
+    return {
+        "expandable_segments": settings.expandable_segments,
+        "autocast_cache": settings.autocast_cache,
+    }
+
+
+def _simulated(job: JobConfig, settings: TrainSettings | None) -> Workplace:
     assert job.device is not None
     spec = resolve_device(job.device.removeprefix(SIMULATED))
     card = SimulatedCard(
-        spec, budget_bytes=job.budget, precision=job.precision or card_precision(spec)
+        spec,
+        budget_bytes=job.budget,
+        precision=job.precision or card_precision(spec),
+        **_levers(settings),
     )
     cpu = torch.device("cpu")
     # A processor has no fp16; it computes in fp32 what the card would in fp16.
