@@ -12,6 +12,8 @@ from babel.messages.extract import extract_from_dir
 from babel.messages.pofile import read_po
 
 import bertfit
+from bertfit.config import job_config
+from bertfit.errors import ConfigError
 from bertfit.language import LOCALE_FOLDER, _, current_language, use_language
 
 SOURCE = Path(bertfit.__file__).parent
@@ -147,6 +149,9 @@ def test_a_message_is_shown_in_the_chosen_language() -> None:
     assert _(message) == message
     use_language("zh")
     assert _(message).format(text="0 GB") == "“0 GB”不是大于零的大小。"
+    with pytest.raises(ConfigError) as caught:
+        job_config({"model": "m", "train_file": "x", "budget": "3 parsecs"})
+    assert str(caught.value).endswith("或只写字节数。"), "and no second full stop"
 
 
 def test_a_message_without_translation_is_shown_as_it_is() -> None:

@@ -435,4 +435,4 @@ def _reason(fault: ErrorDetails) -> str:
     ):
         if name in limits:
             return message.format(limit=limits[name])
-    return str(fault["msg"]).removeprefix("Value error, ").rstrip(".")
+    return str(fault["msg"]).removeprefix("Value error, ").rstrip(".。")

@@ -78,7 +78,7 @@ def find_card(name: str) -> Card:
     raise ConfigError(
         _(
             "There is no card '{name}' in the catalogue. The nearest names: {nearest}. "
-            "Or give its memory, for example --gpu 4GiB."
+            "Or give its memory, for example 4GiB."
         ).format(name=name, nearest=", ".join(nearest))
     )
 
