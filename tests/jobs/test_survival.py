@@ -21,6 +21,7 @@ from bertfit.jobs import train_memory, train_saving
 from bertfit.jobs.checkpoints import Checkpoint, CheckpointStore
 from bertfit.jobs.predict import Predictor
 from bertfit.jobs.train import TrainReport, train
+from bertfit.memory.device import resolve_device
 from bertfit.memory.gauges import HostGauge, Reading
 from bertfit.memory.monitor import Monitor
 from bertfit.types import MemorySample
@@ -239,6 +240,19 @@ def test_a_budget_below_the_floor_is_refused_fast_with_the_floor(tmp_path: Path)
     assert time.perf_counter() - begun < 10
     with pytest.raises(ConfigError, match=r"--budget 1024\.00 GiB: cpu has"):
         run(tmp_path, train_file=data, budget="1TiB")
+
+
+def test_a_budget_that_the_weights_alone_exceed_is_refused_before_the_data_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_corpus(tmp_path / "t.jsonl", 30)
+    model = run(tmp_path, train_file=data, num_train_epochs=1)[0].output_dir / "model"
+    read: list[object] = []
+    monkeypatch.setattr(train_module, "read_corpus", lambda *arguments: read.append(arguments))
+    budget = str(resolve_device("4GiB").context_bytes + 1000)
+    with pytest.raises(BudgetError, match=r"weights alone take .* and the CUDA context 300 MiB"):
+        run(tmp_path / "b", train_file=data, model=str(model), device="sim:4GiB", budget=budget)
+    assert not read
 
 
 def test_a_machine_without_the_memory_is_refused() -> None:

@@ -117,6 +117,33 @@ def check_floor(budget_bytes: int, needed_bytes: int, context_bytes: int) -> Non
         )
 
 
+def check_least(
+    budget_bytes: int, model: nn.Module, precision: Precision, context_bytes: int
+) -> None:
+    """Refuse a budget that does not hold the weights as they are multiplied with.
+
+    The rows of the vocabulary are left out: how many of them are used, only the texts say.
+
+    Raises:
+        BudgetError: with what they take.
+    """
+    rows = model.get_input_embeddings().weight  # type: ignore[operator]
+    needed = stored_bytes(model, precision) - rows.nbytes
+    if budget_bytes < needed + context_bytes:
+        raise BudgetError(
+            _(
+                "--budget {budget} is too small: the weights alone take {needed} and the CUDA "
+                "context {context}, so {floor} is the least, before any text. Give more, or take a "
+                "smaller model."
+            ).format(
+                budget=format_bytes(budget_bytes),
+                needed=format_bytes(needed),
+                context=format_bytes(context_bytes),
+                floor=format_bytes(needed + context_bytes),
+            )
+        )
+
+
 def check_host(needed_bytes: int, available_bytes: int | None = None) -> None:
     """Refuse a job that the machine's memory cannot hold, beside what the process holds already.
 

@@ -40,7 +40,7 @@ from bertfit.jobs.step_log import PendingStep, StepLog, refused_step
 from bertfit.jobs.stopping import Stopped
 from bertfit.jobs.survival import StopRequests, Survival, find_checkpoint, stop_at_once
 from bertfit.jobs.trade_offs import cut_to_data, say_trade_offs
-from bertfit.jobs.train_memory import make_steps, rehearse
+from bertfit.jobs.train_memory import make_steps, refuse_early, rehearse
 from bertfit.jobs.train_plan import settle
 from bertfit.jobs.train_saving import Progress, Saving
 from bertfit.language import _
@@ -106,7 +106,8 @@ def train(
         # Started in the background: whatever goes wrong from here on is looked for in the folder.
         record = stack.enter_context(RunRecord(output)) if was_announced(output) else None
         if job.model != TINY:
-            find_model(job.model)  # a wrong name shows before the data are read
+            # A wrong name and a hopeless budget show before the data are read.
+            refuse_early(job, place, find_model(job.model))
         if job.preemption_command is not None:
             try_command(job.preemption_command)
         say_trade_offs(job, say)

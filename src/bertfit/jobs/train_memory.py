@@ -1,24 +1,32 @@
 """What a run holds in memory from start to end: checked, made, rehearsed, and relieved."""
 
 import math
+from pathlib import Path
 
 import torch
 from torch import nn
 
 from bertfit.config import JobConfig, Precision
-from bertfit.engine.fence import check_floor, check_host, floor_bytes, snapshot_bytes, take
+from bertfit.engine.fence import (
+    check_floor,
+    check_host,
+    check_least,
+    floor_bytes,
+    snapshot_bytes,
+    take,
+)
 from bertfit.engine.host_state import held_bytes, make_update
 from bertfit.engine.optim import Update, parameter_groups
 from bertfit.engine.packing import can_pack, draw_fast, prepare_packing
 from bertfit.engine.recovery import Steps
 from bertfit.engine.workplace import Workplace
-from bertfit.errors import ConfigError
+from bertfit.errors import ConfigError, ModelError
 from bertfit.jobs.corpus import Say
 from bertfit.jobs.lessons import Lessons
 from bertfit.jobs.survival import StopRequests
 from bertfit.jobs.train_plan import Settled
 from bertfit.language import _
-from bertfit.models.encoder import head_parameters
+from bertfit.models.encoder import build_classifier, config_fields, head_parameters
 from bertfit.models.tagger import Tagger
 from bertfit.planning.levers import TrainSettings, encoder_layers, prepare_model
 from bertfit.units import Interval, parse_interval
@@ -82,6 +90,27 @@ def make_steps(
         packed=packed,
         counts_padding=place.is_card,
     )
+
+
+def refuse_early(job: JobConfig, place: Workplace, folder: Path) -> None:
+    """Refuse a budget that is far too small before any text is read.
+
+    Args:
+        job: what is asked; where it allows trade-offs, the model may get smaller yet.
+        place: where it trains.
+        folder: of the model, whose config says how large it is.
+
+    Raises:
+        BudgetError: not even the weights fit.
+    """
+    if job.budget is None or not place.is_card or job.allow:
+        return
+    try:
+        with torch.device("meta"):
+            model = build_classifier(config_fields(folder), ("O",))
+    except ModelError:  # its config does not say
+        return
+    check_least(job.budget, model, job.precision or "bf16", place.context_bytes)
 
 
 def rehearse(steps: Steps, lessons: Lessons, batch_size: int, say: Say) -> None:
