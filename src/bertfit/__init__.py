@@ -15,8 +15,10 @@ _HOMES = {
     "load_int8": "bertfit.api",
     "estimate": "bertfit.api",
     "capacity": "bertfit.api",
+    "plan": "bertfit.api",
     "JobConfig": "bertfit.config",
     "EstimateConfig": "bertfit.planning.request_config",
+    "PlanConfig": "bertfit.planning.plan_config",
     "MemoryEstimate": "bertfit.types",
     "Entity": "bertfit.types",
     "Example": "bertfit.types",
@@ -31,6 +33,7 @@ __all__ = [
     "Example",
     "JobConfig",
     "MemoryEstimate",
+    "PlanConfig",
     "Scores",
     "capacity",
     "estimate",
@@ -38,13 +41,15 @@ __all__ = [
     "load",
     "load_encoder",
     "load_int8",
+    "plan",
     "train",
 ]
 
 if TYPE_CHECKING:
-    from bertfit.api import capacity, estimate, evaluate, load, load_encoder, load_int8, train
+    from bertfit.api import capacity, estimate, evaluate, load, load_encoder, load_int8, plan, train
     from bertfit.config import JobConfig
     from bertfit.errors import BertfitError
+    from bertfit.planning.plan_config import PlanConfig
     from bertfit.planning.request_config import EstimateConfig
     from bertfit.types import Entity, Example, MemoryEstimate, Scores
 

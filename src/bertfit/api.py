@@ -10,9 +10,12 @@ from bertfit.jobs.embed import Embedder, load_encoder
 from bertfit.jobs.evaluate import EvaluateReport
 from bertfit.jobs.evaluate import evaluate as _evaluate
 from bertfit.jobs.int8 import load_int8
+from bertfit.jobs.plan import plan as _plan
 from bertfit.jobs.predict import Predictor, load
 from bertfit.jobs.train import TrainReport, train
 from bertfit.planning.capacity import Capacity, capacity
+from bertfit.planning.plan import Plan
+from bertfit.planning.plan_config import PlanConfig
 from bertfit.planning.request import estimate as _estimate
 from bertfit.planning.request_config import EstimateConfig
 from bertfit.types import MemoryEstimate
@@ -24,6 +27,8 @@ __all__ = [
     "EvaluateReport",
     "JobConfig",
     "MemoryEstimate",
+    "Plan",
+    "PlanConfig",
     "Predictor",
     "TrainReport",
     "capacity",
@@ -32,6 +37,7 @@ __all__ = [
     "load",
     "load_encoder",
     "load_int8",
+    "plan",
     "train",
 ]
 
@@ -86,3 +92,16 @@ def estimate(asked: EstimateConfig) -> MemoryEstimate:
         ConfigError: the card is not known, or sizes that make no sense.
     """
     return _estimate(asked)[0]
+
+
+def plan(asked: PlanConfig) -> Plan:
+    """Choose the fastest settings of a training job that fit a card; reads no weights.
+
+    Args:
+        asked: the job, its data or sizes, and the card, which need not be here.
+
+    Raises:
+        BudgetError: nothing fits.
+        BertfitError: see `bertfit.errors`.
+    """
+    return _plan(asked)[0]
