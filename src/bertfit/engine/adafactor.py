@@ -72,13 +72,13 @@ class Adafactor(torch.optim.Optimizer):
 
 
 def _new_state(parameter: nn.Parameter) -> dict[str, Tensor]:
-    shape, device = parameter.shape, parameter.device
-    state = {"step": torch.zeros((), dtype=torch.float32, device=device)}
+    shape, dtype = parameter.shape, torch.float32
+    state = {"step": parameter.new_zeros((), dtype=dtype)}
     if parameter.ndim > 1:
-        state["row"] = torch.zeros(shape[:-1], device=device)
-        state["column"] = torch.zeros((*shape[:-2], shape[-1]), device=device)
+        state["row"] = parameter.new_zeros(shape[:-1], dtype=dtype)
+        state["column"] = parameter.new_zeros((*shape[:-2], shape[-1]), dtype=dtype)
     else:
-        state["exp_avg_sq"] = torch.zeros(shape, device=device)
+        state["exp_avg_sq"] = parameter.new_zeros(shape, dtype=dtype)
     return state
 
 

@@ -44,6 +44,11 @@ def dynamic_levels(signed: bool) -> Tensor:
     return torch.tensor(sorted(levels), dtype=torch.float32)
 
 
+def _beside(parameter: nn.Parameter, values: Tensor) -> Tensor:
+    """Return values where a parameter lies, which the memory trace must be able to follow."""
+    return parameter.new_empty(values.shape, dtype=values.dtype).detach().copy_(values)
+
+
 class CompactAdamW(torch.optim.Optimizer):
     """AdamW with compact moments, which are made at once.
 
@@ -67,24 +72,24 @@ class CompactAdamW(torch.optim.Optimizer):
         if storage == "8bit" and parameters:
             for name, signed in zip(MOMENTS, (True, False), strict=True):
                 levels = dynamic_levels(signed)
-                self._levels[name] = levels.to(parameters[0].device)
                 middles = (levels[1:] + levels[:-1]) / 2
-                self._middles[name] = middles.to(parameters[0].device)
+                self._levels[name] = _beside(parameters[0], levels)
+                self._middles[name] = _beside(parameters[0], middles)
         for parameter in parameters:
             self.state[parameter] = self._new_state(parameter)
 
     def _new_state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        device, size = parameter.device, parameter.numel()
-        state = {"step": torch.zeros((), dtype=torch.float32, device=device)}
+        size = parameter.numel()
+        state = {"step": parameter.new_zeros((), dtype=torch.float32)}
         blocks = -(-size // BLOCK_SIZE)
         for name in MOMENTS:
             if size < SMALL_SIZE:
                 state[name] = torch.zeros_like(parameter)
             elif self._storage == "bf16":
-                state[name] = torch.zeros(size, dtype=torch.bfloat16, device=device)
+                state[name] = parameter.new_zeros(size, dtype=torch.bfloat16)
             else:  # whatever the codes are, at a scale of zero they mean zero
-                state[name] = torch.zeros(blocks * BLOCK_SIZE, dtype=torch.uint8, device=device)
-                state[f"{name}_scale"] = torch.zeros(blocks, device=device)
+                state[name] = parameter.new_zeros(blocks * BLOCK_SIZE, dtype=torch.uint8)
+                state[f"{name}_scale"] = parameter.new_zeros(blocks, dtype=torch.float32)
         return state
 
     @torch.no_grad()

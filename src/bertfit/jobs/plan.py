@@ -9,17 +9,19 @@ import psutil
 import torch
 from torch import nn
 
-from bertfit.config import JobConfig, Precision
+from bertfit.config import JobConfig, Precision, TradeOff
 from bertfit.data.tags import label_scheme
 from bertfit.engine.fence import check_budget
 from bertfit.errors import BudgetError, ConfigError
 from bertfit.jobs.corpus import Say, read_corpus
 from bertfit.jobs.lessons import Lessons, make_lessons
 from bertfit.jobs.starting_point import TINY, starting_tagger
+from bertfit.jobs.trade_offs import say_trade_offs
 from bertfit.language import _
 from bertfit.memory.cards import cards
 from bertfit.memory.device import catalogue_device, resolve_device
 from bertfit.models.encoder import build_classifier, find_model, load_tokenizer, max_positions
+from bertfit.models.layers import num_layers
 from bertfit.models.tagger import Tagger, window_size
 from bertfit.planning.candidates import JobFacts, Pins
 from bertfit.planning.estimate import BuildModel
@@ -27,6 +29,7 @@ from bertfit.planning.levers import TrainSettings
 from bertfit.planning.plan import Plan, Planner, make_plan
 from bertfit.planning.plan_config import PlanConfig
 from bertfit.planning.request import model_fields, precision_for
+from bertfit.planning.tradeoffs import window_limit, with_trade_offs
 from bertfit.types import DeviceSpec, LengthProfile
 
 # More than any machine has: the memory of a machine elsewhere is not known.
@@ -97,6 +100,7 @@ def facts_of(asked: PlanConfig, device: DeviceSpec, say: Say, *, check: bool = T
     """
     if check and asked.budget is not None:
         check_budget(asked.budget, device.total_bytes, device.context_bytes, device.name)
+    say_trade_offs(asked, say)
     tags: tuple[str, ...]
     used_rows = None
     if asked.train_file:
@@ -112,16 +116,21 @@ def facts_of(asked: PlanConfig, device: DeviceSpec, say: Say, *, check: bool = T
         tags = label_scheme(labels, asked.scheme).tags
         build = _builder(asked, tags, None)
         limit = max_positions(build().config)
-        length, __ = window_size(limit, asked.max_length, asked.overlap, asked.model)
+        length, __ = window_size(limit, _asked_length(asked), asked.overlap, asked.model)
         lengths = LengthProfile(histogram={length: asked.num_texts})
         windows_per_step, num_texts = asked.batch_size, asked.num_texts
     host = psutil.virtual_memory().available if asked.gpu is None else UNKNOWN_HOST_BYTES
+    settings = settings_of_job(asked, len(tags), precision_for(asked.precision, device), used_rows)
+    # A tiny model is built without the layers that are not kept.
+    made: dict[TradeOff, int | None] = {
+        name: number
+        for name, number in asked.trade_offs.items()
+        if (name, asked.model) != ("first-layers", TINY)
+    }
     return JobFacts(
         model=asked.model,
         build_model=build,
-        settings=settings_of_job(
-            asked, len(tags), precision_for(asked.precision, device), used_rows
-        ),
+        settings=with_trade_offs(settings, made, num_layers(build().base_model)),
         lengths=lengths,
         windows_per_step=windows_per_step,
         num_steps=-(-num_texts // asked.batch_size) * asked.num_train_epochs,
@@ -144,6 +153,10 @@ def settings_of_job(
         max_grad_norm=job.max_grad_norm,
         used_rows=used_rows,
     )
+
+
+def _asked_length(asked: PlanConfig) -> int | None:
+    return asked.max_length or window_limit(asked.trade_offs)
 
 
 def profile_of(lessons: Lessons) -> LengthProfile:
@@ -184,7 +197,7 @@ def _read(asked: PlanConfig, say: Say) -> tuple[Tagger, Lessons]:
     folder = find_model(asked.model)
     model = _builder(asked, corpus.scheme.tags, None)()
     max_length, overlap = window_size(
-        max_positions(model.config), asked.max_length, asked.overlap, asked.model
+        max_positions(model.config), _asked_length(asked), asked.overlap, asked.model
     )
     tagger = Tagger(
         model=model,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bertfit.config import JobConfig
+from bertfit.config import JobConfig, TradeOff
 from bertfit.errors import ConfigError, ModelError
 from bertfit.jobs.corpus import Corpus, Say
 from bertfit.jobs.lessons import Lessons, make_lessons
@@ -53,7 +53,9 @@ def lever_settings(job: JobConfig, tagger: Tagger) -> TrainSettings:
         steps=(((1, 1),),), num_tags=len(tagger.scheme.tags), host_state=bool(job.host_state)
     )
     # The layers above the first ones are gone already.
-    made = {name: number for name, number in job.trade_offs.items() if name != "first-layers"}
+    made: dict[TradeOff, int | None] = {
+        name: number for name, number in job.trade_offs.items() if name != "first-layers"
+    }
     settings = with_trade_offs(settings, made, layers)
     if settings.frozen_layers > layers:
         raise ConfigError(
