@@ -147,3 +147,9 @@ def test_the_answer_says_what_the_host_holds(capsys: pytest.CaptureFixture[str])
     assert "On the host" in printed and "--used-rows" in printed
     assert main(["estimate", *flags, "--used-rows", "3000"]) == 0
     assert "--used-rows" not in capsys.readouterr().out
+
+
+def test_a_number_format_that_the_card_lacks_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--model", "hfl/rbt3", "--gpu", "t4", "--precision", "bf16", "--max-length", "16"]
+    assert main(["estimate", *flags]) == 2
+    assert "no bfloat16" in capsys.readouterr().err

@@ -181,9 +181,12 @@ def _embedding(
 def blank_batch(shape: Shape, padded: bool, *, labels: bool) -> Batch:
     """Make a batch of zeros; with a mask where some window is shorter than the batch."""
     zeros = np.zeros(shape, dtype=np.int64)
+    mask = np.ones(shape, dtype=np.int64)
+    if shape[1] > 1:
+        mask[0, -1] = 0  # on a real card transformers looks for it
     return Batch(
         input_ids=zeros,
-        attention_mask=np.ones(shape, dtype=np.int64) if padded else None,
+        attention_mask=mask if padded else None,
         labels=zeros if labels else None,
         num_labelled=zeros.size if labels else 0,
         num_tokens=zeros.size,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bertfit.config import Precision
+from bertfit.config import AttentionKernel, Precision
 from bertfit.errors import ConfigError, ModelError
 from bertfit.language import _
 from bertfit.memory.device import resolve_device
@@ -45,9 +45,31 @@ def precision_for(asked: Precision | None, device: DeviceSpec) -> Precision:
     return asked or card_precision(device)
 
 
+def check_kernel(kernel: AttentionKernel | None, precision: Precision, device: DeviceSpec) -> None:
+    """Refuse an attention kernel that a card has not.
+
+    Source: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp of PyTorch 2.14.
+
+    Raises:
+        ConfigError: flash attention on a card below compute capability 8.0, or in fp32.
+    """
+    if kernel == "flash" and (device.compute_capability < (8, 0) or precision == "fp32"):
+        raise ConfigError(
+            _(
+                "--attn-kernel flash: it needs a card of compute capability 8.0 and a 16-bit "
+                "precision; {card} has {capability}, and the precision is {precision}. Use "
+                "efficient, or leave it out."
+            ).format(
+                card=device.name,
+                capability=".".join(map(str, device.compute_capability)),
+                precision=precision,
+            )
+        )
+
+
 def settings_of(asked: EstimateConfig, device: DeviceSpec) -> Settings:
     """Return the levers of a question, all decided."""
-    precision = asked.precision or card_precision(device)
+    precision = precision_for(asked.precision, device)
     shape = (asked.batch_size, asked.max_length)
     if asked.mode == "train":
         return TrainSettings(
@@ -61,6 +83,9 @@ def settings_of(asked: EstimateConfig, device: DeviceSpec) -> Settings:
             padded=not asked.full_windows,
             max_grad_norm=asked.max_grad_norm,
             checkpointed_layers=asked.checkpointed_layers,
+            host_state=asked.host_state,
+            lora_rank=asked.lora_rank,
+            first_layers=asked.first_layers,
             used_rows=asked.used_rows,
             frozen_embeddings=asked.frozen_embeddings,
             frozen_layers=asked.frozen_layers,

@@ -13,6 +13,9 @@ _OF_TRAINING = (
     "no_autocast_cache",
     "optimizer",
     "checkpointed_layers",
+    "host_state",
+    "lora_rank",
+    "first_layers",
     "used_rows",
     "frozen_layers",
     "frozen_embeddings",
@@ -52,6 +55,15 @@ class EstimateConfig(BaseModel):
     optimizer: OptimizerName = Field(default="adamw", description=N_("what makes the update"))
     checkpointed_layers: int = Field(
         default=0, ge=0, description=N_("layers whose activations are computed twice")
+    )
+    host_state: bool = Field(
+        default=False, description=N_("fp32 weights, gradients and optimizer lie on the host")
+    )
+    lora_rank: int = Field(
+        default=0, ge=0, description=N_("rank of LoRA adapters, trained in the encoder's place")
+    )
+    first_layers: int | None = Field(
+        default=None, ge=1, description=N_("keep so many of the encoder's layers [all]")
     )
     used_rows: int | None = Field(
         default=None,
