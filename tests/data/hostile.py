@@ -525,7 +525,6 @@ def _large_cases() -> Iterator[Hostile]:
         ),
         "csv-quote-never-closed": ("csv", b'text,entities\n"a' + b"x,y\n" * (2 << 20), None),
         "gzip-bomb": ("text", bomb.getvalue(), None),
-        "million-one-token-sentences": ("columns", b"a\tO\n\n" * 1_000_000, 1_000_000),
         "million-blank-lines": ("columns", b"a\tO\n" + b"\n" * 1_000_000 + b"b\tO\n", 2),
         "sentence-of-200-000-tokens": ("columns", b"a\tO\n" * 200_000 + b"\n", 1),
         "json-array-of-a-million-numbers": ("json", b"[" + b"1," * 1_000_000 + b"1]", None),
@@ -546,6 +545,61 @@ def _large_cases() -> Iterator[Hostile]:
             records=records,
             large=True,
         )
+
+
+def _million_columnar(file_format: str) -> bytes:
+    offsets = pa.array(range(_MILLION + 1), pa.int32())
+    table = pa.table(
+        {
+            name: pa.ListArray.from_arrays(offsets, pa.repeat(pa.scalar(value), _MILLION))
+            for name, value in (("tokens", "a"), ("ner_tags", "O"))
+        }
+    )
+    out = io.BytesIO()
+    if file_format == "parquet":
+        pa.parquet.write_table(table, out)
+    else:
+        with pa.ipc.new_file(out, table.schema) as writer:
+            writer.write_table(table)
+    return out.getvalue()
+
+
+_MILLION = 1_000_000
+# Name -> format and what makes its files; the first is opened. Made one at a time: they are large.
+_MILLIONS: dict[str, tuple[str, Callable[[], dict[str, bytes]]]] = {
+    "spans.jsonl": ("jsonl", lambda: {"a": b'{"text": "a", "entities": []}\n' * _MILLION}),
+    "words.jsonl": ("jsonl", lambda: {"a": b'{"tokens": ["a"], "ner_tags": ["O"]}\n' * _MILLION}),
+    "json": (
+        "json",
+        lambda: {
+            "a": b"[" + b'{"text": "a", "entities": []},\n' * (_MILLION - 1) + b'{"text": ""}]'
+        },
+    ),
+    "columns": ("columns", lambda: {"a": b"a\tO\n\n" * _MILLION}),
+    "columns-of-entities": ("columns", lambda: {"a": b"a\tB-PER\n\n" * _MILLION}),
+    "conllu": ("conllu", lambda: {"a": b"1\ta\ta\tX\tX\t_\t0\troot\t_\t_\n\n" * _MILLION}),
+    "words": ("words", lambda: {"a": "我们\n".encode() * _MILLION}),
+    "slash": ("slash", lambda: {"a": b"a/n\n" * _MILLION}),
+    "text": ("text", lambda: {"a": b"a\n" * _MILLION}),
+    "csv": ("csv", lambda: {"a": b"text,entities\n" + b"a,[]\n" * _MILLION}),
+    "csv-of-words": (
+        "csv",
+        lambda: {"a": b"Sentence #,Word,Tag\n" + b"1,a,O\n2,a,O\n" * (_MILLION // 2)},
+    ),
+    "pair": ("pair", lambda: {"sentences.txt": b"a\n" * _MILLION, "tags.txt": b"O\n" * _MILLION}),
+    "parquet": ("parquet", lambda: {"a.parquet": _million_columnar("parquet")}),
+    "arrow": ("arrow", lambda: {"a.arrow": _million_columnar("arrow")}),
+}
+MILLION_NAMES = tuple(_MILLIONS)
+
+
+def million_sentences(name: str) -> Hostile:
+    """Make one of the files of a million one-token sentences."""
+    kind, make = _MILLIONS[name]
+    files = make()
+    return Hostile(
+        name=f"million-{name}", format=kind, files=files, opened=next(iter(files)), records=_MILLION
+    )
 
 
 def hostile_inputs(seed: int = SEED) -> Iterator[Hostile]:

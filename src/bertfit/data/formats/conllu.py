@@ -54,7 +54,9 @@ def read_conllu(file: TextFile, task: Task, intake: Intake) -> Iterator[Example]
             sentence.broken = True
         elif not line.strip():
             if sentence.words or sentence.broken or sentence.faults:
-                yield from _finish(sentence, task, intake)
+                example = _finish(sentence, task, intake)
+                if example is not None:
+                    yield example
             sentence = _Sentence()
         elif line.startswith("#"):
             key, _equals, value = line[1:].partition("=")
@@ -64,7 +66,9 @@ def read_conllu(file: TextFile, task: Task, intake: Intake) -> Iterator[Example]
         else:
             _add(sentence, line, number, intake)
     if sentence.words or sentence.broken or sentence.faults:
-        yield from _finish(sentence, task, intake)
+        example = _finish(sentence, task, intake)
+        if example is not None:
+            yield example
 
 
 def _add(sentence: _Sentence, line: str, number: int, intake: Intake) -> None:
@@ -93,19 +97,21 @@ def _add(sentence: _Sentence, line: str, number: int, intake: Intake) -> None:
         sentence.glued.append("SpaceAfter=No" in row[9])
 
 
-def _finish(sentence: _Sentence, task: Task, intake: Intake) -> Iterator[Example]:
+def _finish(sentence: _Sentence, task: Task, intake: Intake) -> Example | None:
     if sentence.broken or not sentence.words:
         intake.drop(sentence.faults)
-        return
+        return None
     text, spans = _aligned(sentence)
     entities = None
     if task != "ner":
         labels = sentence.upos if task == "pos" else [WORD_LABEL] * len(spans)
         entities = tuple(
-            Entity(start=start, end=end, label=label)
-            for (start, end), label in zip(spans, labels, strict=True)
+            [
+                Entity(start=start, end=end, label=label)
+                for (start, end), label in zip(spans, labels, strict=True)
+            ]
         )
-    example = intake.admit(
+    return intake.admit(
         text=text,
         entities=entities,
         words=spans,
@@ -113,8 +119,6 @@ def _finish(sentence: _Sentence, task: Task, intake: Intake) -> Iterator[Example
         faults=sentence.faults,
         extra={key: value for key, value in sentence.comments.items() if key == "sent_id"},
     )
-    if example is not None:
-        yield example
 
 
 def _aligned(sentence: _Sentence) -> tuple[str, tuple[tuple[int, int], ...]]:

@@ -19,6 +19,12 @@ _BLANK = re.compile(f"[{_SPACE}]*")
 def decode_json(text: str, path: str, line: int) -> tuple[Any, Problem | None]:
     """Decode one JSON value, or say what is wrong with it."""
     try:
+        value, end = _DECODER.raw_decode(text)
+        if end == len(text):
+            return value, None
+    except (ValueError, RecursionError):
+        pass  # white space before it, or a fault that is told below
+    try:
         return _DECODER.decode(text), None
     except (ValueError, RecursionError) as error:
         return None, _fault(error, path, line)
@@ -37,7 +43,9 @@ def json_lines(
             yield number, None, None
         elif line.strip(_SPACE):
             value, fault = decode_json(line, path, number)
-            yield number, value, fault or _null(value, path, number)
+            if value is None and fault is None:
+                fault = _null(path, number)
+            yield number, value, fault
 
 
 def json_document(file: TextFile, limit_bytes: int | None = None) -> Iterator[JsonLine]:
@@ -73,7 +81,9 @@ def _document(buffer: "_Buffer", path: str, limit_bytes: int | None) -> Iterator
             return
         line = buffer.line
         value, fault = buffer.value()
-        yield line, value, fault or _null(value, path, line)
+        if value is None and fault is None:
+            fault = _null(path, line)
+        yield line, value, fault
         if fault is not None or (limit_bytes is not None and buffer.consumed > limit_bytes):
             return
 
@@ -178,9 +188,7 @@ def _fault(error: Exception, path: str, line: int) -> Problem:
     )
 
 
-def _null(value: Any, path: str, line: int) -> Problem | None:
-    if value is not None:
-        return None
+def _null(path: str, line: int) -> Problem:
     message = _("a record is an object with a text, but this is {value}.").format(value="null")
     return Problem(path=path, line=line, kind="not-a-record", message=message)
 

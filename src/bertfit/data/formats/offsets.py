@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from bertfit.data.formats.options import OffsetUnit
 
@@ -32,8 +32,7 @@ CONVENTIONS = tuple(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class StoredSpan:
+class StoredSpan(NamedTuple):
     """A span as a file holds it: offsets in the file's own counting, and its surface if stored."""
 
     start: int

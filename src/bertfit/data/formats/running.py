@@ -4,10 +4,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 
-from bertfit.data.formats.column_layout import SURVEY_BYTES, is_tag
+from bertfit.data.formats.column_layout import SURVEY_BYTES, SURVEY_LINES, is_tag
 from bertfit.data.formats.intake import Intake
 from bertfit.data.formats.options import ReadOptions
 from bertfit.data.formats.problems import ProblemLog
@@ -50,12 +50,14 @@ class LineReading:
 
 def cells(line: str) -> list[str]:
     """Split at spaces and tabs only: other white space can be a word."""
-    return [cell for cell in line.replace("\t", " ").split(" ") if cell]
+    found = (line.replace("\t", " ") if "\t" in line else line).split(" ")
+    return [cell for cell in found if cell] if "" in found else found
 
 
 def head_lines(file: TextFile, limit_bytes: int = SURVEY_BYTES) -> list[str]:
     """Return the first lines that are not blank."""
-    lines = (line for _number, line in file.lines(ProblemLog(), limit_bytes))
+    first = islice(file.lines(ProblemLog(), limit_bytes), SURVEY_LINES)
+    lines = (line for _number, line in first)
     return [line for line in lines if line is not None and line.strip()]
 
 

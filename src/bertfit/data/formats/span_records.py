@@ -5,8 +5,7 @@ an export whose user named the columns himself reads like any other.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertfit.data.formats.offsets import StoredSpan
 
@@ -68,8 +67,7 @@ _ABOUT_KEYS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpanRecord:
+class SpanRecord(NamedTuple):
     """A record whose text and spans have been found.
 
     `spans` is None where the record has no annotation; `inclusive` says that its kind (CLUENER)

@@ -23,6 +23,10 @@ from bertfit.types import Problem
 Row = tuple[int, Any, Problem | None]
 ClassNames = Mapping[str, Sequence[str]]
 DELIMITERS = (",", "\t", ";", "|")
+_TEXTS = frozenset(("text", "sentence", "content", "document"))
+_WORDS = frozenset(("tokens", "words"))
+_TAGS = frozenset((*TAG_KEYS, "tag"))
+_LISTS = frozenset((*_WORDS, *SPAN_KEYS, *TAG_KEYS))
 _SENTENCE_KEYS = ("sentence #", "sentence_id", "sent_id", "sentence_no", "sentence id", "sentence")
 _WORD_KEYS = ("word", "words", "token", "tokens", "char", "character", "form")
 _BATCH_ROWS = 500
@@ -64,15 +68,17 @@ def csv_rows(file: TextFile, delimiter: str, log: ProblemLog) -> Iterator[Row]:
 
     reader = csv.reader(lines(), delimiter=delimiter, strict=True)
     names: list[str] = []
+    keys: list[str] = []
     line = 1
     try:
         for row in reader:
             if not names:
                 names = [name.strip() for name in row]
+                keys = [name.lower() for name in names]
             elif holes and not holes.isdisjoint(range(line, reader.line_num + 1)):
                 yield line, None, None
             elif row:
-                yield line, *_csv_record(names, row, path, line)
+                yield line, *_csv_record(names, keys, row, path, line)
             line = reader.line_num + 1
     except csv.Error as error:
         message = _("not valid CSV: {reason}.").format(reason=error)
@@ -80,22 +86,21 @@ def csv_rows(file: TextFile, delimiter: str, log: ProblemLog) -> Iterator[Row]:
 
 
 def _csv_record(
-    names: Sequence[str], row: Sequence[str], path: str, line: int
+    names: Sequence[str], keys: Sequence[str], row: Sequence[str], path: str, line: int
 ) -> tuple[dict[str, Any] | None, Problem | None]:
     if len(row) != len(names):
         message = _("{found} cells where the header has {expected}.").format(
             found=len(row), expected=len(names)
         )
         return None, Problem(path=path, line=line, kind="column-count", message=message)
-    return {name: _cell(name, cell) for name, cell in zip(names, row, strict=True)}, None
+    return dict(zip(names, map(_cell, keys, row), strict=True)), None
 
 
-def _cell(name: str, cell: str) -> Any:
+def _cell(key: str, cell: str) -> Any:
     """Decode a cell: JSON, a Python or NumPy list, tags between spaces, or a plain string."""
-    key = name.lower()
-    if key in ("text", "sentence", "content", "document"):
+    if key in _TEXTS:
         return cell
-    if not cell and key in ("tokens", "words", *SPAN_KEYS, *TAG_KEYS):
+    if not cell and key in _LISTS:
         return None
     if cell[:1] in ("[", "{"):
         value, fault = decode_json(cell, "", 0)
@@ -109,10 +114,10 @@ def _cell(name: str, cell: str) -> Any:
             return ast.literal_eval(cell)
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             return cell
-    if key in (*TAG_KEYS, "tag"):
+    if key in _TAGS:
         tags = cell.split()
         return tags if len(tags) > 1 and all(is_tag(tag) for tag in tags) else cell
-    return cell.split(" ") if key in ("tokens", "words") else cell
+    return cell.split(" ") if key in _WORDS else cell
 
 
 def token_rows(file: TextFile, delimiter: str, log: ProblemLog) -> Iterator[Row]:
@@ -122,26 +127,36 @@ def token_rows(file: TextFile, delimiter: str, log: ProblemLog) -> Iterator[Row]
     """
     current: str | None = None
     record: dict[str, list[str]] = {}
+    names: list[str] = []
+    named_by = ""
+    layers: list[tuple[str, str]] = []
     start = 0
     for line, row, fault in csv_rows(file, delimiter, log):
         if row is None:
             yield line, None, fault
             continue
-        lower = {name.lower(): value for name, value in row.items()}
-        sentence = str(next(lower[key] for key in _SENTENCE_KEYS if key in lower))
+        if list(row) != names:
+            names = list(row)
+            by_key = {name.lower(): name for name in names}
+            named_by = next(by_key[key] for key in _SENTENCE_KEYS if key in by_key)
+            layers = [
+                ("tokens" if key in _WORD_KEYS else key, name)
+                for key, name in by_key.items()
+                if key not in _SENTENCE_KEYS
+            ]
+        sentence = str(row[named_by])
         if record and sentence and sentence != current:
             yield start, record, None
             record = {}
         if not record:
             start = line
         current = sentence or current
-        for key, value in lower.items():
-            if key in _SENTENCE_KEYS:
-                continue
-            name = "tokens" if key in _WORD_KEYS else key
-            cell = value[0] if isinstance(value, list) and len(value) == 1 else value
+        for layer, name in layers:
+            cell = row[name]
+            if isinstance(cell, list) and len(cell) == 1:
+                cell = cell[0]
             text = "" if cell is None else cell if isinstance(cell, str) else describe(cell)
-            record.setdefault(name, []).append(text)
+            record.setdefault(layer, []).append(text)
     if record:
         yield start, record, None
 
@@ -205,6 +220,8 @@ def _batch_rows(path: Path, batches: Iterator[Any]) -> Iterator[Row]:
 
 def _without_nulls(row: dict[str, Any]) -> dict[str, Any]:
     """Leave out the columns that are null in this row."""
+    if None not in row.values():
+        return row
     return {key: value for key, value in row.items() if value is not None}
 
 

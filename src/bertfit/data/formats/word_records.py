@@ -172,8 +172,9 @@ def word_example(
         intake: where the example goes out.
         class_names: the names behind integer tags, by field.
     """
-    if findings.tokens_key is not None and _is_words(record.get(findings.tokens_key)):
-        tokens_key = findings.tokens_key
+    usual = findings.tokens_key
+    if usual is not None and usual != tokens_key and _is_words(record.get(usual)):
+        tokens_key = usual
     words = cast(list[str], record[tokens_key])
     tags = named_tags(record.get(findings.tags_key or ""), findings, class_names)
     faults = []

@@ -57,6 +57,8 @@ def join_words(
     Returns:
         The text and the (start, end) of every word in it.
     """
+    if len(words) == 1:
+        return words[0], ((0, len(words[0])),)
     if joining.characters and glued is None and set(map(len, words)) == {1}:
         return "".join(words), tuple((i, i + 1) for i in range(len(words)))
     parts: list[str] = []
