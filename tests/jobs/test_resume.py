@@ -1,5 +1,6 @@
 """Stopping and going on: the resumed run is the same run, to the last bit."""
 
+import errno
 import json
 import shlex
 import signal
@@ -7,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import psutil
 import pytest
@@ -16,7 +18,7 @@ from safetensors.torch import load_file
 from bertfit.config import JobConfig, job_config
 from bertfit.engine.step import StepResult, train_step
 from bertfit.errors import ConfigError, Interrupted
-from bertfit.jobs import preemption, survival
+from bertfit.jobs import preemption, run_folder, survival
 from bertfit.jobs import train as train_module
 from bertfit.jobs.checkpoints import CheckpointStore, Disk
 from bertfit.jobs.resume import resumed
@@ -292,6 +294,54 @@ def test_a_preemption_command_that_stops_answering_is_named_once_and_ended(
     assert not [
         p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", "61.5"]
     ]
+
+
+class FullDisk:
+    """A file that takes a few bytes and then no more, until `room` is made."""
+
+    room = False
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._left = file, 100
+
+    def write(self, data: bytes) -> int:
+        part = data if self.room else data[: self._left]
+        if not part:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self._left -= len(part)
+        return self._file.write(part)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@pytest.mark.parametrize("room_is_made", [True, False])
+def test_a_full_disk_stops_no_step_and_costs_no_line(
+    data: Path, calm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room_is_made: bool
+) -> None:
+    original = run_folder._Lines.__init__
+
+    def on_a_full_disk(self: run_folder._Lines, path: Path) -> None:
+        original(self, path)
+        if path.name == "steps.jsonl":
+            self._file = FullDisk(self._file)  # type: ignore[assignment]
+
+    monkeypatch.setattr(FullDisk, "room", False)
+    monkeypatch.setattr(run_folder._Lines, "__init__", on_a_full_disk)
+    with_step(
+        monkeypatch, lambda step: setattr(FullDisk, "room", room_is_made and step > STEPS - 3)
+    )
+    said: list[str] = []
+    asked = job(data, tmp_path / "run")
+    if room_is_made:
+        assert same(calm, run(asked, said.append).output_dir)
+    else:
+        with pytest.raises(ConfigError, match=r"run: cannot be written \(No space left"):
+            run(asked, said.append)
+    warned = [line for line in said if line.startswith("Warning: the steps cannot be written")]
+    assert len(warned) == 1 and "(No space left on device)" in warned[0]
+    unsaved = [line for line in said if line.startswith("Warning: no checkpoint")]
+    assert unsaved and all("(No space left on device)" in line for line in unsaved)
 
 
 def test_a_run_in_another_thread_takes_no_signals_and_trains(data: Path, tmp_path: Path) -> None:

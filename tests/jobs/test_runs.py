@@ -118,7 +118,7 @@ def test_stop_ends_a_run_that_can_be_resumed(
 ) -> None:
     assert main(["stop", "work"]) == 0
     shown = capsys.readouterr().out
-    assert "stopped at step 3" in shown and "train --resume" in shown
+    assert "stopped, step 3 of 10" in shown and "stopped at step 3" in shown
     with pytest.raises(ConfigError, match="not at work: it is stopped"):
         stop_run(find_run("work"))
 

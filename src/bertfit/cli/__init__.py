@@ -6,7 +6,7 @@ Only the command that was asked for is imported, so that `--help` loads neither 
 import sys
 from importlib import import_module
 
-from bertfit.errors import BertfitError, ConfigError
+from bertfit.errors import BertfitError, ConfigError, Interrupted
 from bertfit.language import LANGUAGES, N_, _, use_language
 
 # command -> module under bertfit.cli with `command` (a function) or `app` (sub-commands), one line
@@ -34,6 +34,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         arguments = _take_language(arguments)
         return _run(arguments)
+    except Interrupted as stop:  # as it was asked: no error
+        print(stop, file=sys.stderr)
+        return stop.exit_code
     except BertfitError as error:
         print(_("error: {message}").format(message=error), file=sys.stderr)
         return error.exit_code

@@ -19,7 +19,8 @@ def command(
     """Show a run while it works."""
     found = find_run(run)
     try:
-        found = _watch(found)
+        if found.is_live:
+            found = _watch(found)
     except KeyboardInterrupt:
         print(
             _("{name} goes on. Stop it with `bertfit stop {name}`.").format(name=found.id),

@@ -71,3 +71,5 @@ def print_end(run: Run) -> None:
     )
     if run.message:
         print(run.message)
+    if run.state == "killed" and run.step:
+        print(_("Go on with it: bertfit train --resume {name}").format(name=run.id))

@@ -18,6 +18,4 @@ def command(
     if found.is_live:
         print(_("It was told, and has not ended yet. Look again with `bertfit runs`."))
         return 1
-    if found.state == "stopped":
-        print(_("Go on with it: bertfit train --resume {folder}").format(folder=found.folder))
     return 0

@@ -106,8 +106,11 @@ class Preemption:
         warned = False
         while not self._over.is_set():
             assert self._command is not None
-            self._answer = _Answer(self._command)
-            code = self._answer.wait()
+            try:
+                self._answer = _Answer(self._command)
+                code = self._answer.wait()
+            except OSError:  # no process can be started now
+                code = _CANNOT_RUN[0]
             if code == 0:
                 self._succeeded = True
                 return

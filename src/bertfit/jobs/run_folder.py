@@ -16,10 +16,10 @@ model/        the best model, an ordinary Hugging Face checkpoint
 import dataclasses
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import Self
 
 from bertfit.config import JobConfig
 from bertfit.errors import ConfigError
@@ -36,8 +36,8 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.model = path / "model"
-        self._steps: IO[str] | None = None
-        self._samples: IO[str] | None = None
+        self._steps: _Lines | None = None
+        self._samples: _Lines | None = None
 
     @staticmethod
     def check(path: Path, job: JobConfig) -> None:
@@ -83,11 +83,7 @@ class RunFolder:
             for name in ("steps.jsonl", "memory.jsonl", "scores.json"):
                 (path / name).unlink(missing_ok=True)
         except OSError as error:
-            raise ConfigError(
-                _("--output-dir {path}: cannot be written ({reason}).").format(
-                    path=path, reason=error.strerror
-                )
-            ) from None
+            raise _unwritable(path, error) from None
         for name in ("model", "model.new", "model.old", "checkpoints"):
             shutil.rmtree(path / name, ignore_errors=True)
         return cls(path)
@@ -115,11 +111,7 @@ class RunFolder:
                 old.rename(path / "model")  # killed between two renames of a save
             cls.write_job(path, job)
         except OSError as error:
-            raise ConfigError(
-                _("--output-dir {path}: cannot be written ({reason}).").format(
-                    path=path, reason=error.strerror
-                )
-            ) from None
+            raise _unwritable(path, error) from None
         return cls(path)
 
     @staticmethod
@@ -134,8 +126,8 @@ class RunFolder:
         new.replace(path / "job.yaml")
 
     def __enter__(self) -> Self:
-        self._steps = (self.path / "steps.jsonl").open("a", encoding="utf-8")
-        self._samples = (self.path / "memory.jsonl").open("a", encoding="utf-8")
+        self._steps = _Lines(self.path / "steps.jsonl")
+        self._samples = _Lines(self.path / "memory.jsonl")
         return self
 
     def __exit__(
@@ -144,16 +136,21 @@ class RunFolder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for file in (self._steps, self._samples):
+        for file in (self._samples, self._steps):
             if file is not None:
                 file.close()
+        if error is None and self.refused is not None:
+            raise _unwritable(self.path, self.refused)
 
     def add_steps(self, records: list[StepRecord]) -> None:
-        """Append records to `steps.jsonl`."""
+        """Append records to `steps.jsonl`; what the disk refuses is kept, see `refused`."""
         assert self._steps is not None
-        for record in records:
-            self._steps.write(json.dumps(dataclasses.asdict(record)) + "\n")
-        self._steps.flush()
+        self._steps.add(records)
+
+    @property
+    def refused(self) -> OSError | None:
+        """Why the steps so far are not in their file; None while they are."""
+        return None if self._steps is None else self._steps.refused
 
     def write_plan(self, plan: Mapping[str, object]) -> None:
         """Replace `plan.json`: the settings that were chosen, and why."""
@@ -163,22 +160,70 @@ class RunFolder:
         new.replace(self.path / "plan.json")
 
     def sync(self) -> None:
-        """Have the steps on the disk, before a checkpoint says that they are; from any thread."""
+        """Have the steps on the disk, before a checkpoint says that they are; from any thread.
+
+        Raises:
+            OSError: they are not.
+        """
+        if self.refused is not None:
+            raise self.refused
         Disk().sync(self.path / "steps.jsonl")
 
     def add_sample(self, sample: MemorySample) -> None:
         """Append a sample to `memory.jsonl`."""
         assert self._samples is not None
-        self._samples.write(json.dumps(dataclasses.asdict(sample)) + "\n")
-        self._samples.flush()
+        self._samples.add([sample])
 
     def write_scores(self, evaluations: list[dict[str, object]], best: Scores) -> None:
-        """Replace `scores.json`: every evaluation in short, the best one whole."""
+        """Replace `scores.json`: every evaluation in short, the best one whole.
+
+        Raises:
+            ConfigError: it cannot be written.
+        """
         document = {"evaluations": evaluations, "best": dataclasses.asdict(best)}
         text = json.dumps(document, ensure_ascii=False, indent=2) + "\n"
         new = self.path / "scores.json.new"
-        new.write_text(text, encoding="utf-8")
-        new.replace(self.path / "scores.json")
+        try:
+            new.write_text(text, encoding="utf-8")
+            new.replace(self.path / "scores.json")
+        except OSError as error:
+            raise _unwritable(self.path, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        _("--output-dir {path}: cannot be written ({reason}).").format(
+            path=path, reason=error.strerror
+        )
+    )
+
+
+class _Lines:
+    """Appends records to a file, one a line; keeps what a full disk refuses and tries it again.
+
+    Attributes:
+        refused: why lines are kept; None while there are none.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("ab", buffering=0)
+        self._kept = b""
+        self.refused: OSError | None = None
+
+    def add(self, records: Sequence[StepRecord | MemorySample]) -> None:
+        lines = (json.dumps(dataclasses.asdict(record)) + "\n" for record in records)
+        self._kept += "".join(lines).encode()
+        try:
+            while self._kept:
+                self._kept = self._kept[self._file.write(self._kept) :]
+        except OSError as error:
+            self.refused = error
+        else:
+            self.refused = None
+
+    def close(self) -> None:
+        self.add([])
+        self._file.close()
 
 
 def _keep_steps(path: Path, step: int) -> None:

@@ -234,9 +234,11 @@ class RunRecord:
             state = "stopped"
         elif error is not None:
             state = "failed"
-        message = "" if kind in (None, Stopped) else str(kind.__name__)
+        message = ""
         if isinstance(error, BertfitError):
             message = str(error)
+        elif kind not in (None, Stopped):
+            message = f"{kind.__name__}: {error}".strip(": ").splitlines()[0]
         self._status = replace(self._status, state=state, message=message)
         self._write()
         self._lock.release()

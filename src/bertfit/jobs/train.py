@@ -127,7 +127,7 @@ def train(
             checkpoint=find_checkpoint(store, identity, job.overwrite, say) if goes_on else None,
         )
         run = RunFolder.open(output, job, survival.step)
-        register(output)
+        name = register(output)
         stack.enter_context(fence(place.device, job.budget, place.context_bytes))
         stack.enter_context(run)
         lessons = make_lessons(corpus, tagger, job.model, say)
@@ -146,6 +146,7 @@ def train(
             place=place,
             steps=steps,
             folder=run,
+            name=name,
             survival=survival,
             progress=progress,
             say=say,
@@ -169,6 +170,7 @@ class _Training:
     place: Workplace
     steps: Steps
     folder: RunFolder
+    name: str
     survival: Survival
     progress: bool
     say: Say
@@ -182,6 +184,7 @@ class _Training:
         self.log = StepLog(self.folder, self._explain)
         self.dev = DevScores(self.corpus, self.lessons, job.early_stopping_patience, self.progress)
         self.at = Progress()
+        self.warned = False  # of steps that cannot be written
         self.saving = Saving(
             self.folder,
             self.tagger,
@@ -191,6 +194,7 @@ class _Training:
             self.log,
             self.at,
             self.survival,
+            name=self.name,
             num_steps=self.num_steps,
             save_every=job.save_every,
             say=self.say,
@@ -211,6 +215,7 @@ class _Training:
             with self.survival.stops.listening():
                 self._run_epochs()
         except Stopped:
+            self._tell_progress()
             raise self.saving.interrupted(self.survival.stops.cause) from None
         except Exception:
             # The next run in this process may be of the same folder.
@@ -332,12 +337,8 @@ class _Training:
 
     def _read_log(self, bar: "tqdm[NoReturn]") -> None:
         facts = self.log.read()
-        self.survival.record.progress(
-            self.at.step,
-            self.num_steps,
-            self.at.training_seconds / max(1, self.at.step),
-            None if self.dev.best is None else score_of(self.dev.best),
-        )
+        self._warn_of_full_disk()
+        self._tell_progress()
         if not facts:
             return
         if self.place.is_card:
@@ -345,6 +346,25 @@ class _Training:
         if self.dev.best is not None:
             facts["F1"] = f"{score_of(self.dev.best):.3f}"
         bar.set_postfix(facts)
+
+    def _warn_of_full_disk(self) -> None:
+        refused = self.folder.refused
+        if refused is not None and not self.warned:
+            self.say(
+                _(
+                    "Warning: the steps cannot be written to {folder} ({reason}). Training goes "
+                    "on; they are kept, and written as soon as there is room."
+                ).format(folder=self.folder.path, reason=refused.strerror)
+            )
+        self.warned = refused is not None
+
+    def _tell_progress(self) -> None:
+        self.survival.record.progress(
+            self.at.step,
+            self.num_steps,
+            self.at.training_seconds / max(1, self.at.step),
+            None if self.dev.best is None else score_of(self.dev.best),
+        )
 
     def _evaluate(self, epoch: int, bar: "tqdm[NoReturn]") -> bool:
         """Score the dev data, keep the model if it is the best; True when patience is over."""

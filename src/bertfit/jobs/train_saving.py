@@ -49,6 +49,7 @@ class Saving:
         log: steps not yet written.
         progress: how far the run is.
         survival: where checkpoints go, and what they are of.
+        name: of the run, for the command that goes on with it.
         num_steps: of the whole run.
         save_every: as the user says it.
         say: told of saves that failed.
@@ -65,12 +66,14 @@ class Saving:
         progress: Progress,
         survival: Survival,
         *,
+        name: str,
         num_steps: int,
         save_every: str,
         say: Say,
     ) -> None:
         self._folder, self._tagger, self._rows, self._steps = folder, tagger, rows, steps
         self._dev, self._log, self._progress = dev, log, progress
+        self._name = name
         self._identity, self._num_steps, self._say = survival.identity, num_steps, say
         self.checkpoints = Checkpoints(
             survival.store, steps.model, steps.update, save_every, steps.card, say, folder.sync
@@ -158,13 +161,13 @@ class Saving:
         if saved == step:
             message = _(
                 "Stopped after step {step} of {all} ({cause}); everything is saved. The same "
-                "command goes on, or: bertfit train --resume {folder}"
+                "command goes on, or: bertfit train --resume {name}"
             )
         else:
             message = _(
                 "Stopped after step {step} of {all} ({cause}), which is not saved. The same "
-                "command goes on from the newest checkpoint, or: bertfit train --resume {folder}"
+                "command goes on from the newest checkpoint, or: bertfit train --resume {name}"
             )
         return Interrupted(
-            message.format(step=step, all=self._num_steps, cause=cause, folder=self._folder.path)
+            message.format(step=step, all=self._num_steps, cause=cause, name=self._name)
         )
