@@ -17,6 +17,7 @@ from itertools import islice
 
 import torch
 
+from bertfit.errors import ConfigError
 from bertfit.memory.cuda_probe import CudaProbe
 from bertfit.memory.device import resolve_device
 from bertfit.planning import estimate, program
@@ -59,10 +60,17 @@ def possible(job, capability):
     return job
 
 
+def others_hold():
+    """Return what the card holds before this process makes a context, or None: no NVML."""
+    try:
+        return CudaProbe().used_bytes()
+    except ConfigError:
+        return None
+
+
 def run_one(job):
     """Run a job on the card and print its peaks and what the process holds beside them."""
-    probe = CudaProbe()  # asks the driver, and makes no context
-    before = probe.used_bytes()
+    before = others_hold()
     settings = settings_of(job)
     model = build(job).to_empty(device="cpu")
     with torch.no_grad():
@@ -78,24 +86,27 @@ def run_one(job):
         ended = True
     torch.cuda.synchronize()
     statistics = torch.cuda.memory_stats()
-    held = torch.cuda.memory_reserved()
+    free, total = torch.cuda.mem_get_info()
     return {
         "oom": ended,
         "allocated": statistics["allocated_bytes.all.peak"],
         "reserved": statistics["reserved_bytes.all.peak"],
-        "context": probe.used_bytes() - before - held,
+        # Without NVML other programs on the card would be counted as context.
+        "context": total - free - torch.cuda.memory_reserved() - (before or 0),
     }
 
 
 def card():
-    """Return the card that is here, with what is measured or known of its context."""
-    probe = CudaProbe()
+    """Return the card that is here; its context is the remembered or the catalogue's."""
     properties = torch.cuda.get_device_properties(0)
-    known = resolve_device(None)
+    try:
+        context_bytes = resolve_device(None).context_bytes
+    except ConfigError:  # no NVML, as on the stub runtime
+        context_bytes = resolve_device(f"{properties.total_memory}").context_bytes
     return DeviceSpec(
-        name=probe.name,
-        total_bytes=probe.total_bytes,
-        context_bytes=known.context_bytes,
+        name=properties.name,
+        total_bytes=properties.total_memory,
+        context_bytes=context_bytes,
         compute_capability=(properties.major, properties.minor),
         multiprocessors=properties.multi_processor_count,
         peak_flops=1.0,
