@@ -203,7 +203,7 @@ class Steps:
         retries = 0
         while True:
             batches = self.trial(windows)
-            done = attempt(lambda b=batches: self._forward_backward(b), self.card)  # type: ignore[misc]
+            done = attempt(lambda b=batches: self.forward_backward(b), self.card)  # type: ignore[misc]
             self.update.clear()
             if isinstance(done, Done):
                 self._most_tokens = self.micro_batch_tokens
@@ -214,7 +214,8 @@ class Steps:
             if not self._shrink(largest) and not self._relieved_now():
                 raise self._too_large(0, largest, done.message)
 
-    def _forward_backward(self, batches: Sequence[Batch]) -> None:
+    def forward_backward(self, batches: Sequence[Batch]) -> None:
+        """Run forward and backward of a step, and leave its gradient; the weights stay."""
         self._gradients(
             self.model, self.update, batches, device=self.device, precision=self.precision
         )
@@ -267,7 +268,7 @@ class Steps:
             if shorter < 8:
                 break
             piece = _trial(pad([window], self.pad_id), shorter)
-            done = attempt(lambda b=piece: self._forward_backward([b, b]), self.card)  # type: ignore[misc]
+            done = attempt(lambda b=piece: self.forward_backward([b, b]), self.card)  # type: ignore[misc]
             self.update.clear()
             self.card.free_cached()
             if isinstance(done, Done):

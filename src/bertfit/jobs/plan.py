@@ -12,7 +12,7 @@ from torch import nn
 from bertfit.config import JobConfig, Precision, TradeOff
 from bertfit.data.tags import label_scheme
 from bertfit.engine.fence import check_budget
-from bertfit.errors import BudgetError, ConfigError
+from bertfit.errors import ConfigError
 from bertfit.jobs.corpus import Say, read_corpus
 from bertfit.jobs.lessons import Lessons, make_lessons
 from bertfit.jobs.starting_point import TINY, starting_tagger
@@ -26,9 +26,9 @@ from bertfit.models.tagger import Tagger, window_size
 from bertfit.planning.candidates import JobFacts, Pins
 from bertfit.planning.estimate import BuildModel
 from bertfit.planning.levers import TrainSettings
-from bertfit.planning.plan import Plan, Planner, make_plan
+from bertfit.planning.plan import Plan, Planner, choose, make_plan
 from bertfit.planning.plan_config import PlanConfig
-from bertfit.planning.request import model_fields, precision_for
+from bertfit.planning.request import check_kernel, model_fields, precision_for
 from bertfit.planning.tradeoffs import window_limit, with_trade_offs
 from bertfit.types import DeviceSpec, LengthProfile
 
@@ -66,30 +66,48 @@ class Ranked:
 def rank_cards(asked: PlanConfig, on_card: Callable[[Ranked], None], say: Say) -> list[Ranked]:
     """Plan for every card of the catalogue, the fastest first.
 
+    Cards of one compute capability run the same kernels: their needs are those of the one with the
+    most multiprocessors, which is never too little.
+
     Raises:
         BertfitError: the job cannot be planned at all.
     """
-    first = facts_of(asked, catalogue_device(cards()[0]), say, check=False)
-    found = []
+    kinds: dict[tuple[int, int], list[DeviceSpec]] = {}
     for card in cards():
-        device = catalogue_device(card)
-        budget = min(asked.budget or device.total_bytes, device.total_bytes)
-        facts = replace(
-            first,
-            device=device,
-            budget_bytes=budget,
-            settings=replace(first.settings, precision=precision_for(asked.precision, device)),
-        )
-        try:
-            made = make_plan(Planner(facts))
-        except (BudgetError, ConfigError):
-            made = None
-        row = Ranked(card=card.slug, total_bytes=card.total_bytes, plan=made)
-        on_card(row)
-        found.append(row)
+        kinds.setdefault(card.compute_capability, []).append(catalogue_device(card))
+    newest = kinds[max(kinds)][0]
+    first = facts_of(asked, newest, say, check=False)
+    found = []
+    for devices in kinds.values():
+        largest = max(devices, key=lambda device: device.multiprocessors)
+        planner = _planner_for(first, asked, largest)
+        for device in devices:
+            row = Ranked(
+                card=device.name,
+                total_bytes=device.total_bytes,
+                plan=None if planner is None else _plan_on(planner, device, asked.budget),
+            )
+            on_card(row)
+            found.append(row)
     return sorted(
         found, key=lambda r: -r.plan.tokens_per_second if r.plan is not None else r.total_bytes
     )
+
+
+def _planner_for(facts: JobFacts, asked: PlanConfig, device: DeviceSpec) -> Planner | None:
+    try:
+        precision = precision_for(asked.precision, device)
+        check_kernel(asked.attn_kernel, precision, device)
+    except ConfigError:  # a card that cannot do what is asked
+        return None
+    settings = replace(facts.settings, precision=precision)
+    return Planner(replace(facts, device=device, settings=settings))
+
+
+def _plan_on(planner: Planner, device: DeviceSpec, budget_bytes: int | None) -> Plan | None:
+    here = planner.on(device, min(budget_bytes or device.total_bytes, device.total_bytes))
+    chosen, __ = choose(here, here.facts.budget_bytes, here.facts.host_bytes)
+    return None if chosen is None else make_plan(here)
 
 
 def facts_of(asked: PlanConfig, device: DeviceSpec, say: Say, *, check: bool = True) -> JobFacts:
@@ -119,8 +137,10 @@ def facts_of(asked: PlanConfig, device: DeviceSpec, say: Say, *, check: bool = T
         length, __ = window_size(limit, _asked_length(asked), asked.overlap, asked.model)
         lengths = LengthProfile(histogram={length: asked.num_texts})
         windows_per_step, num_texts = asked.batch_size, asked.num_texts
+    precision = precision_for(asked.precision, device)
+    check_kernel(asked.attn_kernel, precision, device)
     host = psutil.virtual_memory().available if asked.gpu is None else UNKNOWN_HOST_BYTES
-    settings = settings_of_job(asked, len(tags), precision_for(asked.precision, device), used_rows)
+    settings = settings_of_job(asked, len(tags), precision, used_rows)
     # A tiny model is built without the layers that are not kept.
     made: dict[TradeOff, int | None] = {
         name: number
@@ -130,7 +150,7 @@ def facts_of(asked: PlanConfig, device: DeviceSpec, say: Say, *, check: bool = T
     return JobFacts(
         model=asked.model,
         build_model=build,
-        settings=with_trade_offs(settings, made, num_layers(build().base_model)),
+        settings=with_trade_offs(settings, made, num_layers(build().base_model)),  # type: ignore[arg-type]
         lengths=lengths,
         windows_per_step=windows_per_step,
         num_steps=-(-num_texts // asked.batch_size) * asked.num_train_epochs,

@@ -39,6 +39,7 @@ from bertfit.jobs.starting_point import TINY, starting_tagger
 from bertfit.jobs.step_log import PendingStep, StepLog, refused_step
 from bertfit.jobs.stopping import Stopped
 from bertfit.jobs.survival import StopRequests, Survival, find_checkpoint, stop_at_once
+from bertfit.jobs.timing import settle_by_clock
 from bertfit.jobs.trade_offs import cut_to_data, say_trade_offs
 from bertfit.jobs.train_memory import make_steps, refuse_early, rehearse
 from bertfit.jobs.train_plan import settle
@@ -137,6 +138,9 @@ def train(
         settled = settle(job, place, tagger, lessons, run, say)
         place = workplace_of(job, settled.settings)
         steps = make_steps(job, tagger, place, survival.stops, say, settled=settled)
+        if len(settled.timed) > 1 and not cuts:
+            first = steps_of_epoch(len(corpus.train), job.batch_size, job.seed, 0)[0]
+            settle_by_clock(steps, settled.timed, lessons.of(first), say)
         return _Training(
             job=job,
             corpus=corpus,

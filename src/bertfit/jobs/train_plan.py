@@ -6,7 +6,7 @@ import psutil
 
 from bertfit.config import JobConfig
 from bertfit.engine.workplace import Workplace
-from bertfit.errors import ModelError
+from bertfit.errors import ConfigError, ModelError
 from bertfit.jobs.corpus import Say
 from bertfit.jobs.lessons import Lessons
 from bertfit.jobs.plan import profile_of, windows_in_step
@@ -14,10 +14,10 @@ from bertfit.jobs.run_folder import RunFolder
 from bertfit.jobs.trade_offs import lever_settings
 from bertfit.language import _
 from bertfit.models.tagger import Tagger
-from bertfit.planning.candidates import JobFacts, Pins
+from bertfit.planning.candidates import Candidate, JobFacts, Pins
 from bertfit.planning.levers import TrainSettings
-from bertfit.planning.plan import Plan, Planner, make_plan
-from bertfit.planning.request import precision_for
+from bertfit.planning.plan import Plan, Planner, make_plan, runners_up
+from bertfit.planning.request import check_kernel, precision_for
 from bertfit.planning.step_events import blank_twin
 from bertfit.units import format_bytes
 
@@ -33,11 +33,13 @@ class Settled:
         settings: the levers; their steps stand for nothing.
         micro_batch_tokens: padded tokens of a micro-batch, to begin with.
         plan: why; None on a processor.
+        timed: candidates to be timed on the card that is here, the planned one first.
     """
 
     settings: TrainSettings
     micro_batch_tokens: int
     plan: Plan | None = None
+    timed: tuple[Candidate, ...] = ()
 
 
 def settle(
@@ -61,11 +63,20 @@ def settle(
         lever_settings(job, tagger), checkpointed_layers=job.activation_checkpointing or 0
     )
     if place.spec is None:
+        if job.attn_kernel is not None:
+            raise ConfigError(
+                _("--attn-kernel {kernel}: only on a CUDA card. Leave it out.").format(
+                    kernel=job.attn_kernel
+                )
+            )
         return Settled(
             settings=settings, micro_batch_tokens=job.micro_batch_tokens or CPU_MICRO_BATCH_TOKENS
         )
     try:
-        plan = make_plan(Planner(_facts(job, place, tagger, lessons, settings)))
+        planner = Planner(_facts(job, place, tagger, lessons, settings))
+        plan = make_plan(planner)
+        is_here = place.device.type == "cuda"
+        timed = [plan.chosen, *runners_up(planner, plan)] if is_here else []
     except ModelError as error:  # an operation whose memory is not known
         say(_("No plan is made, and memory is tried out instead: {reason}").format(reason=error))
         return Settled(
@@ -74,7 +85,10 @@ def settle(
     run.write_plan(asdict(plan))
     say(_in_words(plan, place, job.budget or place.total_bytes))
     return Settled(
-        settings=plan.settings, micro_batch_tokens=plan.chosen.micro_batch_tokens, plan=plan
+        settings=plan.settings,
+        micro_batch_tokens=plan.chosen.micro_batch_tokens,
+        plan=plan,
+        timed=tuple(timed),
     )
 
 
@@ -86,6 +100,7 @@ def _facts(
     precision = place.precision
     if place.device.type != "cuda":
         precision = precision_for(job.precision, place.spec)
+    check_kernel(job.attn_kernel, precision, place.spec)
     return JobFacts(
         model=job.model,
         build_model=lambda: blank_twin(tagger.model),

@@ -89,12 +89,13 @@ class StepCost:
         self._first, self._later, self._update = (
             _part(samples, [(b[number], b[number + 1]) for b in borders]) for number in range(3)
         )
-        self.num_launches = len(self._later.is_half)
         weights = samples[0].num_trained
         crossing = weights * (2 if is_half else 4) / BUS_BANDWIDTH
         # Gradients leave while the backward goes on, and are added up on the host meanwhile.
         self._host_micro_batch = max(crossing, weights * ADD_BYTES / HOST_BANDWIDTH)
         self._host_update = crossing + weights * ADAMW_BYTES / HOST_BANDWIDTH
+        # Every tensor is copied on its own, and the host waits for the last.
+        self._host_launches = samples[0].num_tensors * LAUNCH_SECONDS
         self._known: dict[tuple[Shape, bool, int], float] = {}
 
     def seconds(
@@ -107,7 +108,9 @@ class StepCost:
             checkpointed_layers: so many of the first layers are computed twice.
             host_state: weights and optimizer live on the host.
         """
-        total = self._host_update if host_state else self._update_seconds()
+        total = self._update_seconds()
+        if host_state:
+            total = self._host_update + 2 * self._host_launches
         for number, shape in enumerate(step):
             # On the host gradients are never added up on the card.
             is_first = number == 0 or host_state
@@ -116,7 +119,9 @@ class StepCost:
                 part = self._first if is_first else self._later
                 self._known[key] = part.seconds(shape, self.rates, checkpointed_layers)
             computing = self._known[key]
-            total += max(computing, self._host_micro_batch) if host_state else computing
+            if host_state:
+                computing = max(computing + self._host_launches, self._host_micro_batch)
+            total += computing
         return total
 
     def _update_seconds(self) -> float:

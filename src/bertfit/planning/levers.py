@@ -285,6 +285,19 @@ def _embeddings(model: nn.Module) -> nn.Module:
     return found
 
 
+def set_checkpointed(model: nn.Module, count: int) -> None:
+    """Have so many of the first layers computed twice from now on, of a model that is prepared.
+
+    Raises:
+        ConfigError: a model without checkpointing.
+    """
+    _checkpoint(model, encoder_layers(model), count)
+    if not count:
+        for module in model.modules():
+            if hasattr(module, "gradient_checkpointing"):
+                module.gradient_checkpointing = False  # type: ignore[assignment]
+
+
 def _checkpoint(model: nn.Module, layers: list[nn.Module], count: int) -> None:
     if not count:
         return

@@ -3,7 +3,9 @@
 Costs do not depend on the budget and what fits is exact, so a larger budget is never slower.
 """
 
+import copy
 from dataclasses import dataclass, replace
+from typing import Self
 
 from torch import nn
 
@@ -24,7 +26,7 @@ from bertfit.planning.levers import TrainSettings, encoder_layers
 from bertfit.planning.sample import Sample, sample_step
 from bertfit.planning.screen import Screen
 from bertfit.planning.tradeoffs import CATALOGUE, DEFAULT_SHORT_WINDOW, with_trade_offs
-from bertfit.types import LengthProfile, MemoryEstimate
+from bertfit.types import DeviceSpec, LengthProfile, MemoryEstimate
 from bertfit.units import format_bytes
 
 # The screen is up to 5% below the exact figure (bert-base, ModernBERT), never above it.
@@ -92,35 +94,46 @@ class Planner:
         self.num_layers = len(encoder_layers(model))
         can_checkpoint = bool(getattr(model, "supports_gradient_checkpointing", False))
         self._check_pins(can_checkpoint)
-        found = candidates(
+        self._candidates = candidates(
             facts,
             self.num_layers if can_checkpoint else 0,
             shares_layers=_shares_layers(model),
         )
-        samples = self._samples(replace(found[0], host_state=False))
-        cost = StepCost(samples, facts.device, is_half=facts.settings.precision != "fp32")
-        self._screens = {False: Screen(samples)}
+        self._card_samples = self._samples(replace(self._candidates[0], host_state=False))
+        self._screens = {False: Screen(self._card_samples)}
         self._needs: dict[Candidate, MemoryEstimate] = {}
         drawn = facts.steps()
-        cuts = {
+        self._cuts = {
             tokens: [cut_step(step, tokens) for step in drawn]
-            for tokens in {c.micro_batch_tokens for c in found}
+            for tokens in {c.micro_batch_tokens for c in self._candidates}
         }
         self.micro_batches = {
-            tokens: sum(map(len, steps)) / len(steps) for tokens, steps in cuts.items()
+            tokens: sum(map(len, steps)) / len(steps) for tokens, steps in self._cuts.items()
         }
         self.step_tokens = sum(map(sum, drawn)) / len(drawn)
+        self._put_in_order()
+
+    def on(self, device: DeviceSpec, budget_bytes: int) -> Self:
+        """Return the planner for another card that the same kernels run on, with its speed."""
+        other = copy.copy(self)
+        other.facts = replace(self.facts, device=device, budget_bytes=budget_bytes)
+        other._put_in_order()
+        return other
+
+    def _put_in_order(self) -> None:
+        """Cost the candidates: the fastest first; among equals the one that needs less."""
+        is_half = self.facts.settings.precision != "fp32"
+        cost = StepCost(self._card_samples, self.facts.device, is_half=is_half)
         self.seconds = {
             c: sum(
                 cost.seconds(step, c.checkpointed_layers, host_state=c.host_state)
-                for step in cuts[c.micro_batch_tokens]
+                for step in self._cuts[c.micro_batch_tokens]
             )
-            / len(drawn)
-            for c in found
+            / len(self._cuts[c.micro_batch_tokens])
+            for c in self._candidates
         }
-        # The fastest first; among equals the one that needs less.
         self.ordered = sorted(
-            found,
+            self._candidates,
             key=lambda c: (
                 self.seconds[c],
                 c.host_state,
@@ -144,7 +157,14 @@ class Planner:
             self._needs[candidate] = estimate_memory(
                 self.facts.build_model, self.settings(candidate), self.facts.device
             )
-        return self._needs[candidate]
+        known = self._needs[candidate]
+        if known.context_bytes == self.facts.device.context_bytes:
+            return known
+        return replace(
+            known,
+            context_bytes=self.facts.device.context_bytes,
+            required_bytes=required_bytes(known.peak_reserved_bytes, self.facts.device),
+        )
 
     def settings(self, candidate: Candidate) -> TrainSettings:
         """Return the settings of a candidate, with the hardest step."""
@@ -232,6 +252,21 @@ def choose(
             )
         )
     return None, rejected
+
+
+def runners_up(planner: Planner, plan: Plan, count: int = 2) -> list[Candidate]:
+    """Return the next fastest that fit too and differ only in what can be changed at once."""
+    facts = planner.facts
+    found: list[Candidate] = []
+    after = planner.ordered[planner.ordered.index(plan.chosen) + 1 :]
+    for candidate in after:
+        if len(found) == count:
+            break
+        if candidate.host_state != plan.chosen.host_state:
+            continue
+        if _misfit(planner, candidate, facts.budget_bytes, facts.host_bytes)[0] is None:
+            found.append(candidate)
+    return found
 
 
 def _misfit(

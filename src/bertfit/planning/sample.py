@@ -35,6 +35,7 @@ class Sample:
         layers: module of an encoder layer -> its number.
         width: H of the encoder.
         num_trained: weights that are trained.
+        num_tensors: in so many tensors.
     """
 
     shape: Shape
@@ -43,6 +44,7 @@ class Sample:
     layers: dict[str, int]
     width: int
     num_trained: int
+    num_tensors: int
 
     def layer_of(self, module: str) -> int:
         """Return the layer that a module is part of; -1 for none."""
@@ -79,6 +81,7 @@ def sample_step(
         with record(chip, mask_is_full=not settings.padded) as trace, Work(trace) as work:
             next(program.run(model, extra, settings, _CARD))
         numbers = {id(layer): number for number, layer in enumerate(encoder_layers(model))}
+        trained = [p for p in model.parameters() if p.requires_grad]
         samples.append(
             Sample(
                 shape=shape,
@@ -90,7 +93,8 @@ def sample_step(
                     if id(part) in numbers
                 },
                 width=int(model.config.hidden_size),  # type: ignore[union-attr, arg-type]
-                num_trained=sum(p.numel() for p in model.parameters() if p.requires_grad),
+                num_trained=sum(p.numel() for p in trained),
+                num_tensors=len(trained),
             )
         )
     return samples

@@ -6,6 +6,7 @@ from functools import partial
 import torch
 
 from bertfit.config import JobConfig
+from bertfit.engine.attention import with_fused_attention
 from bertfit.engine.fence import check_budget, set_expandable_segments
 from bertfit.engine.precision import choose_precision
 from bertfit.engine.step import train_step
@@ -50,6 +51,12 @@ def workplace_of(job: JobConfig, settings: TrainSettings | None = None) -> Workp
             step=partial(place.step, autocast_cache=settings.autocast_cache),
             gradients=partial(place.gradients, autocast_cache=settings.autocast_cache),
         )
+        if place.device.type == "cuda":
+            place = replace(
+                place,
+                step=with_fused_attention(place.step, job.attn_kernel),
+                gradients=with_fused_attention(place.gradients, job.attn_kernel),
+            )
     if job.budget is not None:
         check_budget(job.budget, place.total_bytes, place.context_bytes, place.name)
     return place
