@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-import psutil
 import torch
 from torch import nn
 
@@ -18,6 +17,7 @@ from bertfit.engine.optim import STATE_BYTES
 from bertfit.engine.weights import stored_bytes
 from bertfit.errors import BudgetError, ConfigError
 from bertfit.language import _
+from bertfit.memory.host import available_bytes as memory_left
 from bertfit.units import format_bytes
 
 T = TypeVar("T")
@@ -150,7 +150,7 @@ def check_host(needed_bytes: int, available_bytes: int | None = None) -> None:
     Raises:
         BudgetError: with what is there.
     """
-    available = psutil.virtual_memory().available if available_bytes is None else available_bytes
+    available = memory_left() if available_bytes is None else available_bytes
     if needed_bytes > available:
         raise BudgetError(
             _(

@@ -1,0 +1,57 @@
+"""What a process may take of the machine: what is free, less what its control groups forbid."""
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bertfit.memory.host import available_bytes
+from bertfit.units import GIB
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Memory:
+        available = 64 * GIB
+
+    monkeypatch.setattr(psutil, "virtual_memory", Memory)
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+
+
+def test_without_control_groups_what_is_free_counts(tmp_path: Path) -> None:
+    assert available_bytes(tmp_path) == 64 * GIB
+
+
+def test_the_tightest_group_above_a_process_counts(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/work/job\n",
+            "sys/fs/cgroup/work/job/memory.max": "max\n",
+            "sys/fs/cgroup/work/job/memory.current": "5\n",
+            "sys/fs/cgroup/work/memory.max": f"{4 * GIB}\n",
+            "sys/fs/cgroup/work/memory.current": f"{3 * GIB}\n",
+            "sys/fs/cgroup/work/memory.stat": f"anon 7\ninactive_file {GIB}\n",
+        },
+    )
+    assert available_bytes(tmp_path) == 2 * GIB
+
+
+def test_groups_of_the_first_kind(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {
+            # A container sees its group as the root, though its name is a long one.
+            "proc/self/cgroup": "9:name=systemd:/\n4:cpu,memory:/docker/12ab\n",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{2 * GIB}\n",
+            "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{3 * GIB}\n",
+        },
+    )
+    assert available_bytes(tmp_path) == 0
+    write(tmp_path, {"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"})
+    assert available_bytes(tmp_path) == 64 * GIB, "no limit"
