@@ -13,7 +13,7 @@ from torch import nn
 
 from bertfit.config import Precision
 from bertfit.data.batches import cut, pad
-from bertfit.engine.host_state import HostUpdate, held_bytes
+from bertfit.engine.host_state import HostUpdate, held_bytes, make_update
 from bertfit.engine.optim import Update, parameter_groups
 from bertfit.engine.recovery import Steps
 from bertfit.engine.step import StepResult, train_step
@@ -33,7 +33,7 @@ def update_of(
     precision: Precision = "fp32",
     *,
     on_host: bool,
-    max_grad_norm: float = 0.5,
+    device: torch.device = CPU,
 ) -> Update:
     groups = parameter_groups(
         model,
@@ -42,11 +42,9 @@ def update_of(
         head_learning_rate=1e-2,
         weight_decay=0.01,
     )
-    if on_host:
-        return HostUpdate(
-            model, groups, device=CPU, precision=precision, max_grad_norm=max_grad_norm
-        )
-    return Update(groups, max_grad_norm=max_grad_norm)
+    return make_update(
+        model, groups, device=device, precision=precision, max_grad_norm=0.5, host_state=on_host
+    )
 
 
 def batches_of(step: int, budget: int = 60) -> list[Batch]:
@@ -56,18 +54,24 @@ def batches_of(step: int, budget: int = 60) -> list[Batch]:
 
 
 def run(
-    precision: Precision, *, on_host: bool, budget: int = 60, steps: int = 6, scale: float = 1.0
+    precision: Precision,
+    *,
+    on_host: bool,
+    budget: int = 60,
+    steps: int = 6,
+    scale: float = 1.0,
+    device: torch.device = CPU,
 ) -> tuple[list[tuple[float, float]], dict[str, torch.Tensor]]:
     """Train a model with dropout, and return losses, norms and the weights to be saved."""
     model = tiny_model(dropout=0.1).train()
     rows = keep_rows(model, range(150))
-    update = update_of(model, precision, on_host=on_host)
+    update = update_of(model, precision, on_host=on_host, device=device)
     records = []
     for step in range(steps):
         torch.manual_seed(step)
         batches = [clip_ids(batch) for batch in batches_of(step, budget)]
         result = train_step(
-            model, update, batches, device=CPU, precision=precision, loss_scale=scale
+            model, update, batches, device=device, precision=precision, loss_scale=scale
         )
         records.append((float(result.loss), float(result.grad_norm)))
     with update.unrounded(), whole_embedding(model, rows, 1.0):
@@ -91,6 +95,19 @@ def test_law_10_losses_norms_and_weights_are_those_of_the_plain_step(
     for name, weight in weights.items():
         assert weight.dtype == torch.float32
         assert torch.equal(weight, expected[name]), name
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_law_10_on_a_card_losses_and_norms_are_those_of_the_plain_step(
+    precision: Precision,
+) -> None:
+    card = torch.device("cuda")
+    plain, __ = run(precision, on_host=False, steps=30, scale=1024.0, device=card)
+    held, __ = run(precision, on_host=True, steps=30, scale=1024.0, device=card)
+    for now, then in zip(held, plain, strict=True):
+        assert now == pytest.approx(then, rel=1e-4 if precision == "fp32" else 2e-2)
 
 
 @settings(max_examples=10)
@@ -231,15 +248,15 @@ def test_frozen_weights_are_saved_with_all_their_digits() -> None:
 
 
 def test_the_bytes_of_the_host_counted_by_hand() -> None:
-    model = tiny_model()
+    model = tiny_model().train()
     count = sum(p.numel() for p in model.parameters())
-    number = len(list(model.parameters()))
+    assert held_bytes(model) == 16 * count  # weight, sum and two moments in fp32
     update = update_of(model, "bf16", on_host=True)
-    assert isinstance(update, HostUpdate)
-    # Weight, sum and two moments in fp32, and a count of steps for every parameter.
-    assert update.host_bytes == 16 * count + 4 * number
-    assert update.pinned_bytes == 0  # a processor needs none
-    assert held_bytes(model) == 16 * count
+    train_step(model, update, batches_of(0), device=CPU, precision="bf16")
+    moments = [t for state in update.optimizer.state.values() for t in state.values() if t.ndim]
+    gradients = [master.grad for master in update.masters]
+    held = [t for t in (*update.masters, *gradients, *moments) if t is not None]
+    assert sum(t.nbytes for t in held) == 16 * count
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -63,17 +63,6 @@ class HostUpdate(Update):
     def _masters_of(self, group: dict[str, Any]) -> list[nn.Parameter]:
         return [self._master[p] for p in group["params"]]
 
-    @property
-    def host_bytes(self) -> int:
-        """Weights, gradients and moments, pinned memory not counted."""
-        state = (t for held in self.optimizer.state.values() for t in held.values())
-        return sum(t.nbytes for t in (*self._master.values(), *self._sums, *state))
-
-    @property
-    def pinned_bytes(self) -> int:
-        """What copies pass through, as torch rounds it."""
-        return self._transfer.pinned_bytes
-
     def master(self, parameter: nn.Parameter) -> Tensor:
         """Return the fp32 weight on the host that a parameter was rounded from."""
         return self._master[parameter]
