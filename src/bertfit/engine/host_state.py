@@ -97,7 +97,7 @@ class HostUpdate(Update):
         norm, refused = super().apply(loss.cpu(), loss_scale)
         if self.begun and not bool(refused):
             self.publish()
-        return norm, refused
+        return norm.to(loss.device), refused.to(loss.device)
 
     def _leave(self, at: int, parameter: Tensor) -> None:
         """Send a gradient that has just been made to the host, and drop it here."""
