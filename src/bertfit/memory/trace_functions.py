@@ -193,7 +193,7 @@ def _empty(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> obj
     """Make pinned memory of the host, which is not followed, or pass the call on."""
     if not kwargs.get("pin_memory"):
         return func(*args, **{**kwargs, "device": to_meta(kwargs.get("device"))})
-    with _disable_current_modes():  # type: ignore[no-untyped-call]
+    with _disable_current_modes():
         pinned: Tensor = func(*args, **{**kwargs, "device": META, "pin_memory": False})
     # CachingHostAllocatorImpl.h: to the next power of two.
     face.recorder.pinned_bytes += 1 << (pinned.untyped_storage().nbytes() - 1).bit_length()
