@@ -30,7 +30,7 @@ def print_plan(plan: Plan, facts: JobFacts) -> None:
     console.print(
         _("About {rate:,.0f} tokens/s: {step} a step, {job} for {steps} steps.").format(
             rate=plan.tokens_per_second,
-            step=format_seconds(plan.step_seconds),
+            step=_step_time(plan.step_seconds),
             job=format_seconds(plan.job_seconds),
             steps=facts.num_steps,
         )
@@ -175,6 +175,10 @@ def print_ranking(model: str, ranked: Sequence[Ranked]) -> None:
             ", ".join(levers),
         )
     Console(highlight=False).print(table)
+
+
+def _step_time(seconds: float) -> str:
+    return format_seconds(seconds) if seconds >= 1 else f"{seconds * 1e3:.0f} ms"
 
 
 def _on_off(value: bool) -> str:

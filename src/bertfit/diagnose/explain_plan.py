@@ -3,7 +3,8 @@
 from dataclasses import dataclass, replace
 
 from bertfit.language import N_, _
-from bertfit.planning.plan import Plan, Planner
+from bertfit.planning.plan import Plan
+from bertfit.planning.planner import Planner
 
 # What a lever does to memory, to time and to the result.
 LEVERS = {

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import chain
 
-import psutil
 import torch
 from torch import nn
 
@@ -20,14 +19,17 @@ from bertfit.jobs.trade_offs import say_trade_offs
 from bertfit.language import _
 from bertfit.memory.cards import cards
 from bertfit.memory.device import catalogue_device, resolve_device
+from bertfit.memory.host import available_bytes
 from bertfit.models.encoder import build_classifier, find_model, load_tokenizer, max_positions
 from bertfit.models.layers import num_layers
 from bertfit.models.tagger import Tagger, window_size
 from bertfit.planning.candidates import JobFacts, Pins
+from bertfit.planning.choice import choose
 from bertfit.planning.estimate import BuildModel
 from bertfit.planning.levers import TrainSettings
-from bertfit.planning.plan import Plan, Planner, choose, make_plan
+from bertfit.planning.plan import Plan, make_plan
 from bertfit.planning.plan_config import PlanConfig
+from bertfit.planning.planner import Planner
 from bertfit.planning.request import check_kernel, model_fields, precision_for
 from bertfit.planning.tradeoffs import window_limit, with_trade_offs
 from bertfit.types import DeviceSpec, LengthProfile
@@ -139,7 +141,7 @@ def facts_of(asked: PlanConfig, device: DeviceSpec, say: Say, *, check: bool = T
         windows_per_step, num_texts = asked.batch_size, asked.num_texts
     precision = precision_for(asked.precision, device)
     check_kernel(asked.attn_kernel, precision, device)
-    host = psutil.virtual_memory().available if asked.gpu is None else UNKNOWN_HOST_BYTES
+    host = available_bytes() if asked.gpu is None else UNKNOWN_HOST_BYTES
     settings = settings_of_job(asked, len(tags), precision, used_rows)
     # A tiny model is built without the layers that are not kept.
     made: dict[TradeOff, int | None] = {

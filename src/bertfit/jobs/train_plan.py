@@ -13,10 +13,13 @@ from bertfit.jobs.plan import profile_of, windows_in_step
 from bertfit.jobs.run_folder import RunFolder
 from bertfit.jobs.trade_offs import lever_settings
 from bertfit.language import _
+from bertfit.memory.host import available_bytes
 from bertfit.models.tagger import Tagger
 from bertfit.planning.candidates import Candidate, JobFacts, Pins
+from bertfit.planning.choice import runners_up
 from bertfit.planning.levers import TrainSettings
-from bertfit.planning.plan import Plan, Planner, make_plan, runners_up
+from bertfit.planning.plan import Plan, make_plan
+from bertfit.planning.planner import Planner
 from bertfit.planning.request import check_kernel, precision_for
 from bertfit.planning.step_events import blank_twin
 from bertfit.units import format_bytes
@@ -76,7 +79,7 @@ def settle(
         planner = Planner(_facts(job, place, tagger, lessons, settings))
         plan = make_plan(planner)
         is_here = place.device.type == "cuda"
-        timed = [plan.chosen, *runners_up(planner, plan)] if is_here else []
+        timed = [plan.chosen, *runners_up(planner, plan.chosen)] if is_here else []
     except ModelError as error:  # an operation whose memory is not known
         say(_("No plan is made, and memory is tried out instead: {reason}").format(reason=error))
         return Settled(
@@ -110,7 +113,7 @@ def _facts(
         num_steps=-(-len(lessons.train) // job.batch_size) * job.num_train_epochs,
         device=place.spec,
         budget_bytes=_free_bytes(job, place),
-        host_bytes=psutil.virtual_memory().available + psutil.Process().memory_info().rss,
+        host_bytes=available_bytes() + psutil.Process().memory_info().rss,
         pins=Pins.of(job),
     )
 

@@ -1,0 +1,149 @@
+"""The candidates of one job, what they cost and what they need; the budget is no part of it."""
+
+import copy
+from dataclasses import replace
+from typing import Self
+
+from torch import nn
+
+from bertfit.errors import ConfigError
+from bertfit.language import _
+from bertfit.planning.candidates import Candidate, JobFacts, candidates, cut_step, hardest_step
+from bertfit.planning.cost import StepCost
+from bertfit.planning.estimate import estimate_memory, required_bytes
+from bertfit.planning.levers import TrainSettings, encoder_layers
+from bertfit.planning.sample import Sample, sample_step
+from bertfit.planning.screen import Screen
+from bertfit.types import DeviceSpec, MemoryEstimate
+
+
+class Planner:
+    """The candidates of one job, what they cost and what they need; the budget is not in it.
+
+    Args:
+        facts: the job; its budget is not looked at.
+    """
+
+    def __init__(self, facts: JobFacts) -> None:
+        self.facts = facts
+        model = facts.build_model()
+        self.num_layers = len(encoder_layers(model))
+        can_checkpoint = bool(getattr(model, "supports_gradient_checkpointing", False))
+        self._check_pins(can_checkpoint)
+        self._candidates = candidates(
+            facts,
+            self.num_layers if can_checkpoint else 0,
+            shares_layers=_shares_layers(model),
+        )
+        self._card_samples = self._samples(replace(self._candidates[0], host_state=False))
+        self._screens = {False: Screen(self._card_samples)}
+        self._needs: dict[Candidate, MemoryEstimate] = {}
+        drawn = facts.steps()
+        self._cuts = {
+            tokens: [cut_step(step, tokens) for step in drawn]
+            for tokens in {c.micro_batch_tokens for c in self._candidates}
+        }
+        self.micro_batches = {
+            tokens: sum(map(len, steps)) / len(steps) for tokens, steps in self._cuts.items()
+        }
+        self.step_tokens = sum(map(sum, drawn)) / len(drawn)
+        self._put_in_order()
+
+    def on(self, device: DeviceSpec, budget_bytes: int) -> Self:
+        """Return the planner for another card that the same kernels run on, with its speed."""
+        other = copy.copy(self)
+        other.facts = replace(self.facts, device=device, budget_bytes=budget_bytes)
+        other._put_in_order()
+        return other
+
+    def _put_in_order(self) -> None:
+        """Cost the candidates: the fastest first; among equals the one that needs less."""
+        is_half = self.facts.settings.precision != "fp32"
+        cost = StepCost(self._card_samples, self.facts.device, is_half=is_half)
+        self.seconds = {
+            c: sum(
+                cost.seconds(step, c.checkpointed_layers, host_state=c.host_state)
+                for step in self._cuts[c.micro_batch_tokens]
+            )
+            / len(self._cuts[c.micro_batch_tokens])
+            for c in self._candidates
+        }
+        self.ordered = sorted(
+            self._candidates,
+            key=lambda c: (
+                self.seconds[c],
+                c.host_state,
+                c.micro_batch_tokens,
+                c.checkpointed_layers,
+            ),
+        )
+
+    def about_bytes(self, candidate: Candidate) -> int:
+        """Return about what must be free on the card."""
+        if candidate.host_state not in self._screens:
+            self._screens[candidate.host_state] = Screen(self._samples(candidate))
+        screen = self._screens[candidate.host_state]
+        hardest = hardest_step(self.facts, candidate.micro_batch_tokens)
+        about = max(screen.about_bytes(s, candidate.checkpointed_layers) for s in hardest)
+        return required_bytes(about, self.facts.device)
+
+    def need(self, candidate: Candidate) -> MemoryEstimate:
+        """Return exactly what a candidate needs."""
+        if candidate not in self._needs:
+            self._needs[candidate] = estimate_memory(
+                self.facts.build_model, self.settings(candidate), self.facts.device
+            )
+        known = self._needs[candidate]
+        if known.context_bytes == self.facts.device.context_bytes:
+            return known
+        return replace(
+            known,
+            context_bytes=self.facts.device.context_bytes,
+            required_bytes=required_bytes(known.peak_reserved_bytes, self.facts.device),
+        )
+
+    def settings(self, candidate: Candidate) -> TrainSettings:
+        """Return the settings of a candidate, with the hardest step."""
+        hardest = hardest_step(self.facts, candidate.micro_batch_tokens)
+        return candidate.settings(self.facts, (tuple(hardest),))
+
+    def frugal(self) -> list[Candidate]:
+        """Return the candidates that need least of the card: one for each home of the state."""
+        return [
+            min(
+                (c for c in self.ordered if c.host_state is on_host),
+                key=lambda c: (c.micro_batch_tokens, -c.checkpointed_layers),
+            )
+            for on_host in sorted({c.host_state for c in self.ordered})
+        ]
+
+    def _samples(self, candidate: Candidate) -> list[Sample]:
+        like = replace(candidate, checkpointed_layers=0)
+        return sample_step(
+            self.facts.build_model,
+            lambda steps: like.settings(self.facts, steps),
+            self.facts.device,
+        )
+
+    def _check_pins(self, can_checkpoint: bool) -> None:
+        wanted = self.facts.pins.activation_checkpointing or 0
+        if wanted and not can_checkpoint:
+            raise ConfigError(
+                _(
+                    "--activation-checkpointing {count}: {model} cannot compute layers twice."
+                ).format(count=wanted, model=self.facts.model)
+            )
+        if wanted > self.num_layers:
+            raise ConfigError(
+                _(
+                    "--activation-checkpointing {count}: {model} has {layers} layers. Give at most "
+                    "that, or leave it out."
+                ).format(count=wanted, model=self.facts.model, layers=self.num_layers)
+            )
+
+
+def _shares_layers(model: nn.Module) -> bool:
+    """Say whether the encoder runs one layer several times, as ALBERT does."""
+    config = model.config
+    groups = getattr(config, "num_hidden_groups", None)
+    return groups is not None and groups < getattr(config, "num_hidden_layers", 0)

@@ -1,0 +1,108 @@
+"""What is said where nothing fits: the floor, a lever that stands in the way, or trade-offs."""
+
+from dataclasses import replace
+
+from bertfit.config import TradeOff
+from bertfit.errors import BudgetError, ConfigError
+from bertfit.language import _
+from bertfit.planning.candidates import Candidate, JobFacts, Pins, hardest_step
+from bertfit.planning.choice import choose
+from bertfit.planning.estimate import estimate_memory
+from bertfit.planning.planner import Planner
+from bertfit.planning.tradeoffs import CATALOGUE, DEFAULT_SHORT_WINDOW, with_trade_offs
+from bertfit.types import LengthProfile
+from bertfit.units import format_bytes
+
+
+def nothing_fits(planner: Planner) -> ConfigError | BudgetError:
+    """Return why no candidate of a job fits, and what to do next."""
+    facts = planner.facts
+    if facts.pins.given():
+        free = Planner(replace(facts, pins=Pins()))
+        if choose(free, facts.budget_bytes, facts.host_bytes)[0] is not None:
+            flags = " ".join(
+                f"--{name.replace('_', '-')} {_flag(value)}"
+                for name, value in facts.pins.given().items()
+            )
+            needed = min(planner.need(c).required_bytes for c in planner.frugal())
+            return ConfigError(
+                _(
+                    "{flags}: with that the job needs {needed}, and {budget} is there. Without it "
+                    "the job fits: leave it out, or give a larger --budget."
+                ).format(
+                    flags=flags,
+                    needed=format_bytes(needed),
+                    budget=format_bytes(facts.budget_bytes),
+                )
+            )
+        planner = free
+    frugal = min(planner.frugal(), key=lambda c: planner.need(c).required_bytes)
+    least = planner.need(frugal)
+    message = _(
+        "{model} with windows of {length} tokens needs at least {floor} of {card} and {host} of "
+        "this machine's memory, whatever the settings; there are {budget} and {there}."
+    ).format(
+        model=facts.model,
+        length=facts.longest,
+        floor=format_bytes(least.required_bytes),
+        card=facts.device.name,
+        host=format_bytes(least.host_bytes + least.pinned_bytes),
+        budget=format_bytes(facts.budget_bytes),
+        there=format_bytes(facts.host_bytes),
+    )
+    would = trade_offs_that_fit(planner, frugal)
+    if would:
+        advice = _("With your word, at some cost in quality, it would fit:")
+        return BudgetError("\n  ".join([f"{message} {advice}", *would]))
+    advice = _("Give more, shorter windows (--max-length) or a smaller model (docs/models.md).")
+    return BudgetError(f"{message} {advice}")
+
+
+def trade_offs_that_fit(planner: Planner, candidate: Candidate) -> list[str]:
+    """Return a line for each single trade-off with which a candidate fits: memory and price."""
+    facts = planner.facts
+    lines = []
+    for offer in CATALOGUE:
+        changed = _with_trade_off(facts, offer.name, planner.num_layers)
+        if changed is None or (candidate.host_state and changed.settings.optimizer != "adamw"):
+            continue
+        tokens = min(candidate.micro_batch_tokens, changed.longest)
+        frugal = replace(
+            candidate,
+            micro_batch_tokens=tokens,
+            checkpointed_layers=min(
+                candidate.checkpointed_layers,
+                changed.settings.first_layers or candidate.checkpointed_layers,
+            ),
+        )
+        steps = (tuple(hardest_step(changed, tokens)),)
+        need = estimate_memory(facts.build_model, frugal.settings(changed, steps), facts.device)
+        if need.required_bytes <= facts.budget_bytes and (
+            need.host_bytes + need.pinned_bytes <= facts.host_bytes
+        ):
+            lines.append(
+                _("--allow {name}: {required}; {what}. Published cost: {price} ({source})").format(
+                    name=offer.name,
+                    required=format_bytes(need.required_bytes),
+                    what=_(offer.what),
+                    price=_(offer.price),
+                    source=offer.source,
+                )
+            )
+    return lines
+
+
+def _with_trade_off(facts: JobFacts, name: str, num_layers: int) -> JobFacts | None:
+    """Return the job with one trade-off, None where it does not change what the card needs."""
+    if name == "shorter-windows":
+        if facts.longest <= DEFAULT_SHORT_WINDOW:
+            return None
+        short = LengthProfile(histogram={DEFAULT_SHORT_WINDOW: 1})
+        return replace(facts, lengths=short)
+    allowed: dict[TradeOff, int | None] = {name: None}  # type: ignore[dict-item]
+    settings = with_trade_offs(facts.settings, allowed, num_layers)
+    return None if settings == facts.settings else replace(facts, settings=settings)
+
+
+def _flag(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
