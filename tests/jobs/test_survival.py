@@ -24,6 +24,7 @@ from bertfit.jobs.train import TrainReport, train
 from bertfit.memory.device import resolve_device
 from bertfit.memory.gauges import HostGauge, Reading
 from bertfit.memory.monitor import Monitor
+from bertfit.planning.levers import TrainSettings
 from bertfit.types import MemorySample
 from bertfit.units import GIB, parse_bytes
 from injection import Allocations
@@ -61,8 +62,8 @@ def with_step(monkeypatch: pytest.MonkeyPatch, wrap: Callable[[Step], Step]) -> 
     """Put something round the step that the job runs."""
     original = train_module.workplace_of
 
-    def wrapped(job: JobConfig) -> Workplace:
-        place = original(job)
+    def wrapped(job: JobConfig, settings: TrainSettings | None = None) -> Workplace:
+        place = original(job, settings)
         return replace(place, step=wrap(place.step))
 
     monkeypatch.setattr(train_module, "workplace_of", wrapped)
