@@ -128,6 +128,8 @@ class _Buffer:
 
     def at_end(self) -> bool:
         """Skip white space; True if nothing follows."""
+        if self._at < len(self._text) and self._text[self._at] not in _SPACE:
+            return False
         while True:
             match = _BLANK.match(self._text, self._at)
             self._use(match.end() if match else self._at)

@@ -19,6 +19,7 @@ from bertfit.data.formats.word_records import (
     WordFindings,
     find_tags,
     find_tokens,
+    may_hold_words,
     named_tags,
     with_words,
     word_example,
@@ -115,6 +116,8 @@ def _as_mapping(raw: Any) -> tuple[Mapping[str, Any] | None, str | None]:
     spaCy's training data is `[text, {"entities": ...}]`.
     """
     if isinstance(raw, dict):
+        if not may_hold_words(raw):
+            return raw, None
         tokens_key = find_tokens(raw)
         return (raw, tokens_key) if tokens_key is not None else with_words(raw)
     if (

@@ -86,19 +86,19 @@ def span_example(
         findings: what the file's records said about offsets; told what was converted.
         intake: where the example goes out.
     """
-    faults = [
-        intake.problem(
-            line, kind, _("{span} is no span with a start, an end and a label.").format(span=shown)
-        )
-        for kind, shown in record.faults
-    ]
+    faults = []
+    for kind, shown in record.faults:
+        message = _("{span} is no span with a start, an end and a label.").format(span=shown)
+        faults.append(intake.problem(line, kind, message))
     entities: tuple[Entity, ...] | None = None
     if record.spans is not None:
         entities = _located(record, line, faults, findings, intake) if record.spans else ()
     extra = record.extra
-    words = _stored_words(extra.get("words"), len(record.text))
-    if words is not None:
-        extra = {key: value for key, value in extra.items() if key != "words"}
+    words = None
+    if "words" in extra:
+        words = _stored_words(extra["words"], len(record.text))
+        if words is not None:
+            extra = {key: value for key, value in extra.items() if key != "words"}
     return intake.admit(
         text=record.text,
         entities=entities,

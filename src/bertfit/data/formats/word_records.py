@@ -20,6 +20,9 @@ from bertfit.errors import DataError
 from bertfit.language import _
 from bertfit.types import Example
 
+_TAG_KEYS = frozenset(TAG_KEYS)
+_EMPTY_TOKENS = ("tokens", "words")  # where an empty list is a sentence without words
+
 
 @dataclass(slots=True)
 class WordFindings:
@@ -36,6 +39,17 @@ class WordFindings:
     tags_key: str | None = None
     joining: Joining = field(default_factory=Joining)
     reading: TagReading = field(default_factory=TagReading)
+
+
+def may_hold_words(record: Mapping[str, Any]) -> bool:
+    """Say whether a record is worth a closer look for words; most with spans are not."""
+    for key, value in record.items():
+        if isinstance(value, list):
+            if isinstance(value[0], str) if value else key in _EMPTY_TOKENS:
+                return True
+        elif isinstance(value, str) and key in _TAG_KEYS:
+            return True
+    return False
 
 
 def with_words(record: Mapping[str, Any]) -> tuple[Mapping[str, Any], str | None]:
@@ -74,9 +88,7 @@ def find_tokens(record: Mapping[str, Any]) -> str | None:
     for key in TOKEN_KEYS:
         value = record.get(key)
         # Most values are no lists: that alone is asked of every record of every file.
-        if isinstance(value, list) and (
-            _is_words(value) or (not value and key in ("tokens", "words"))
-        ):
+        if isinstance(value, list) and (_is_words(value) or (not value and key in _EMPTY_TOKENS)):
             return None if _is_text_beside(record, key) else key
     return None
 
