@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertfit.jobs.chunks import Chunk, ahead, chunks, even_batches
+from bertfit.jobs.chunks import Chunk, ahead, chunks
 from bertfit.jobs.writing import WriterThread
 from bertfit.types import Example, Window
 from tiny_models import random_window
@@ -57,28 +57,6 @@ def test_empty_texts_alone_do_not_make_an_endless_chunk() -> None:
     found = of_lengths([0] * 10_000)
     assert max(len(chunk.examples) for chunk in found) == 4096
     assert sum(len(chunk.examples) for chunk in found) == 10_000
-
-
-@given(st.lists(st.integers(3, 40), min_size=1, max_size=80), st.integers(1, 300))
-def test_even_batches_hold_every_window_once_within_the_budget(
-    lengths: list[int], budget: int
-) -> None:
-    windows = [random_window(n, i) for i, n in enumerate(lengths)]
-    batches = even_batches(windows, budget)
-    assert sorted(w.index for batch in batches for w in batch) == sorted(w.index for w in windows)
-    for batch in batches:
-        width = max(len(w.input_ids) for w in batch)
-        assert len(batch) == 1 or len(batch) * width <= budget
-        assert len(batch[0].input_ids) == width, "the longest comes first"
-
-
-def test_windows_of_one_length_stand_together_without_padding() -> None:
-    windows = [random_window(n, i) for i, n in enumerate([10] * 5 + [9] * 6 + [4, 3])]
-    assert [[len(w.input_ids) for w in batch] for batch in even_batches(windows, 100)] == [
-        [10] * 5,
-        [9] * 6,
-        [4, 3],
-    ]
 
 
 def test_reading_ahead_is_bounded_and_ends_with_the_reader() -> None:

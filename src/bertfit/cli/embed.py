@@ -65,8 +65,9 @@ def _embed(
     job = reading_job(fields, model, file)
     from bertfit.data.formats import ProblemLog
     from bertfit.jobs.corpus import read_options
-    from bertfit.jobs.embed import Pooling, What, load_encoder
+    from bertfit.jobs.embed import What, load_encoder
     from bertfit.jobs.embed_file import EmbedJob, embed_file
+    from bertfit.jobs.encoders import Pooling
     from bertfit.jobs.vector_formats import Dtype, suffix_of
 
     suffix_of(output)

@@ -56,24 +56,32 @@ def cut_lengths(lengths: Sequence[int], budget_tokens: int) -> list[tuple[int, i
 
 
 def _cheapest(
-    lengths: Sequence[int], budget_tokens: float, cost_tokens: int
+    lengths: Sequence[int],
+    budget_tokens: float,
+    cost_tokens: int,
+    edges: Sequence[int] | None = None,
 ) -> list[tuple[int, int]]:
-    """Return the ranges of least cost, each with a fixed cost; `lengths` fall."""
-    count = len(lengths)
+    """Return the ranges of least cost, each with a fixed cost; `lengths` fall.
+
+    They begin and end at some of the edges, from 0 to the number of lengths; None is anywhere.
+    """
+    edges = range(len(lengths) + 1) if edges is None else edges
+    count = len(edges) - 1
     cost, following = [0.0] * (count + 1), [count] * (count + 1)
     for first in reversed(range(count)):
         cost[first] = float("inf")
+        begin, width = edges[first], lengths[edges[first]]
         last = first + 1
         while last <= count and (
-            last == first + 1 or (last - first) * lengths[first] <= budget_tokens
+            last == first + 1 or (edges[last] - begin) * width <= budget_tokens
         ):
-            total = (last - first) * lengths[first] + cost_tokens + cost[last]
+            total = (edges[last] - begin) * width + cost_tokens + cost[last]
             if total <= cost[first]:
                 cost[first], following[first] = total, last
             last += 1
     ranges, first = [], 0
     while first < count:
-        ranges.append((first, following[first]))
+        ranges.append((edges[first], edges[following[first]]))
         first = following[first]
     return ranges
 
@@ -144,7 +152,10 @@ def pack(windows: Sequence[Window], pad_id: int) -> Batch:
     are least together.
     """
     ordered = sorted(windows, key=lambda w: -len(w.input_ids))
-    ranges = _cheapest([len(w.input_ids) for w in ordered], float("inf"), BLOCK_COST_TOKENS)
+    lengths = [len(window.input_ids) for window in ordered]
+    # Windows of one length are never parted: 400 of 5 tokens would take 45 ms to look at.
+    edges = [i for i in range(len(lengths)) if i == 0 or lengths[i] < lengths[i - 1]]
+    ranges = _cheapest(lengths, float("inf"), BLOCK_COST_TOKENS, [*edges, len(lengths)])
     parts = [pad(ordered[first:last], pad_id) for first, last in ranges]
     masks = [
         np.ones_like(p.input_ids) if p.attention_mask is None else p.attention_mask for p in parts

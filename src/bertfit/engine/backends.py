@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bertfit.config import Precision
 from bertfit.engine.precision import autocast
-from bertfit.engine.step import forward
+from bertfit.engine.step import forward, inputs
 from bertfit.types import Batch
 
 # Tag logits (B, T, K) of a tagger, or the states (B, T, H) of an encoder.
@@ -63,13 +63,8 @@ def torch_encoder(
     """
 
     def run(batch: Batch) -> Tensor:
-        mask = batch.attention_mask
         with autocast(precision, device):
-            output = model(
-                input_ids=torch.from_numpy(batch.input_ids).to(device),
-                attention_mask=None if mask is None else torch.from_numpy(mask).to(device),
-                output_hidden_states=bool(layers),
-            )
+            output = model(**inputs(model, batch, device), output_hidden_states=bool(layers))
         if not layers:
             states: Tensor = output.last_hidden_state
             return states.float()

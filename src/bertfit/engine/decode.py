@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertfit.engine.backends import Forward
+from bertfit.engine.inference import first_rows
 from bertfit.types import Batch, Window
 
 Tagged = tuple[NDArray[np.int16], NDArray[np.float32]]
@@ -96,6 +97,15 @@ def first_tokens(windows: Sequence[Window]) -> NDArray[np.int64]:
     return stacked
 
 
+def _unpacked(
+    logits: Tensor, first: NDArray[np.int64], rows: NDArray[np.int64]
+) -> tuple[Tensor, NDArray[np.int64]]:
+    """Take the units' logits out of a packed batch: (1, S, K) -> (B, U, K), and where they are."""
+    places = rows[:, None] + np.maximum(first, 0)
+    units = np.where(first >= 0, np.arange(first.shape[1]), -1)
+    return logits[0, torch.from_numpy(places).to(logits.device)], units
+
+
 def tag_batch(
     forward: Forward,
     decoder: Decoder,
@@ -107,13 +117,16 @@ def tag_batch(
     Returns:
         For each window its (U,) tag ids and their (U,) probabilities, in the order given.
     """
+    first = first_tokens(windows)
     with torch.inference_mode():
         logits = forward(batch)
+        if batch.blocks:
+            logits, first = _unpacked(logits, first, first_rows(batch))
         begins = [window.owned[0] == 0 for window in windows]
         ends = [window.owned[1] == len(window.units) for window in windows]
         tags, scores = decoder.decode(
             logits,
-            torch.from_numpy(first_tokens(windows)).to(logits.device),
+            torch.from_numpy(first).to(logits.device),
             torch.tensor(begins, device=logits.device),
             torch.tensor(ends, device=logits.device),
         )

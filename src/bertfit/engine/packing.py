@@ -86,10 +86,37 @@ def _attend(
             x[0, :, start:end].view(-1, windows, tokens, x.shape[-1]).transpose(0, 1)
             for x in (query, key, value)
         )
-        done = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+        if _is_faster_by_products(q):
+            done = _products(q, k, v, mask, scale)
+        else:
+            done = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
         parts.append(done.transpose(1, 2).flatten(0, 1))
         start = end
     return torch.cat(parts).unsqueeze(0)
+
+
+def _is_faster_by_products(query: Tensor) -> bool:
+    """Say whether two batched products and a softmax take less time than SDPA without gradients.
+
+    2,048 tokens, 12 heads of 32, two cores with AVX512-BF16: 1.8 and 4.0 ms for windows of 40
+    tokens, 5.0 and 7.2 for 128, 10.5 and 7.6 for 256; in float32 they never gain much.
+    """
+    return query.dtype == torch.bfloat16 and query.shape[2] <= 192 and not torch.is_grad_enabled()
+
+
+def _products(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
+) -> Tensor:
+    """Attend by matrix products: (n, heads, t, size) three times to the same."""
+    windows, heads, tokens, __ = query.shape
+    q, k, v = (x.flatten(0, 1) for x in (query, key, value))
+    scores = torch.bmm(q, k.transpose(1, 2))
+    if tokens <= 96:  # beyond, twice the bytes cost more than bfloat16's slower softmax
+        scores = scores.float()
+    scores.mul_(scale)
+    if mask is not None:
+        scores.view(windows, heads, tokens, tokens).masked_fill_(~mask, float("-inf"))
+    return torch.bmm(scores.softmax(-1).to(v.dtype), v).view(query.shape)
 
 
 class _DroppedAttention(torch.autograd.Function):

@@ -5,6 +5,7 @@ What is traced to predict memory is `train_step` and `forward` of this file.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,16 +37,20 @@ def forward(model: nn.Module, batch: Batch, device: torch.device) -> Tensor:
 
     A packed batch goes to a model on a processor that `engine.packing` has prepared.
     """
+    logits: Tensor = model(**inputs(model, batch, device)).logits
+    return logits
+
+
+def inputs(model: nn.Module, batch: Batch, device: torch.device) -> dict[str, Any]:
+    """Return what a model of transformers is called with for a batch."""
     input_ids = torch.from_numpy(batch.input_ids).to(device)
     if batch.blocks:
-        logits: Tensor = model(input_ids=input_ids, **packed_inputs(model, batch)).logits
-        return logits
+        return {"input_ids": input_ids, **packed_inputs(model, batch)}
     mask = batch.attention_mask
-    logits = model(
-        input_ids=input_ids,
-        attention_mask=None if mask is None else torch.from_numpy(mask).to(device),
-    ).logits
-    return logits
+    return {
+        "input_ids": input_ids,
+        "attention_mask": None if mask is None else torch.from_numpy(mask).to(device),
+    }
 
 
 def token_loss(logits: Tensor, labels: Tensor) -> Tensor:

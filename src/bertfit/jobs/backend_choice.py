@@ -9,13 +9,12 @@ import torch
 from torch import nn
 
 from bertfit.config import Precision
-from bertfit.data.batches import pad
 from bertfit.engine.backends import Forward
 from bertfit.engine.onnx_backend import has_onnx, onnx_tagger
 from bertfit.engine.openvino_backend import has_openvino, openvino_tagger
 from bertfit.errors import ConfigError
 from bertfit.language import _
-from bertfit.types import Window
+from bertfit.types import Batch
 
 Backend = Literal["auto", "torch", "openvino", "onnx"]
 # Each is measured for so long; the first batch, which compiles, does not count.
@@ -80,14 +79,13 @@ def other_backends(
     return {name: make for name, make in makers.items() if installed[name]}
 
 
-def tokens_per_second(forward: Forward, batches: Sequence[Sequence[Window]], pad_id: int) -> float:
-    """Measure a backend for a second on batches of windows."""
-    padded = [pad(batch, pad_id) for batch in batches]
+def tokens_per_second(forward: Forward, batches: Sequence[Batch]) -> float:
+    """Measure a backend for a second on batches."""
     with torch.inference_mode():
-        forward(padded[0])
+        forward(batches[0])
         tokens, begin = 0, time.perf_counter()
         while True:
-            for batch in padded:
+            for batch in batches:
                 forward(batch)
                 tokens += batch.num_tokens
                 seconds = time.perf_counter() - begin

@@ -6,7 +6,7 @@ beginning of a chunk gives the very bytes that it would have given without the s
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -64,25 +64,6 @@ def _until_full(
             return
         held.append(example)
         yield example
-
-
-def even_batches(windows: Sequence[Window], budget_tokens: int) -> list[list[Window]]:
-    """Cut windows into batches of at most `budget_tokens` padded tokens, longest first.
-
-    As `cut`, but a batch that is half full ends where the length changes: windows of one
-    length need neither padding nor a mask, and attention without a mask is faster.
-    """
-    batches: list[list[Window]] = []
-    width = 0
-    for window in sorted(windows, key=lambda w: -len(w.input_ids)):
-        size = (len(batches[-1]) if batches else 0) * width
-        shorter = len(window.input_ids) < width and 2 * size >= budget_tokens
-        if batches and not shorter and size + width <= budget_tokens:
-            batches[-1].append(window)
-        else:
-            batches.append([window])
-            width = len(window.input_ids)
-    return batches
 
 
 class _End:

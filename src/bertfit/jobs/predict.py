@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from bertfit.config import Precision
-from bertfit.data.batches import pad, read_ahead
+from bertfit.data.batches import read_ahead
 from bertfit.data.pieces import TextTokenizer, TokenizerParts
 from bertfit.data.segments import choose_split
 from bertfit.data.tags import transitions
@@ -22,11 +22,11 @@ from bertfit.data.windows import TaggedWindow, merge, windows
 from bertfit.engine.backends import Forward, torch_tagger
 from bertfit.engine.decode import Decoder, Tagged, tag_batch
 from bertfit.engine.device import choose_device
+from bertfit.engine.inference import Batching, batching_of, make_ready
 from bertfit.engine.precision import choose_precision
-from bertfit.engine.weights import store_as_multiplied
 from bertfit.errors import BudgetError
 from bertfit.jobs.backend_choice import Backend, other_backends, tokens_per_second
-from bertfit.jobs.chunks import BATCHES_PER_CHUNK, Chunk, chunks, even_batches
+from bertfit.jobs.chunks import BATCHES_PER_CHUNK, Chunk, chunks
 from bertfit.jobs.foreign_tags import tag_meaning
 from bertfit.jobs.work_memory import WorkMemory
 from bertfit.language import _
@@ -77,6 +77,7 @@ class Predictor:
         batch_tokens: padded tokens of a batch; None takes a value that suits the device.
         constrained: False takes the best tag of each unit even where the sequence is illegal.
         forward: computes the tag logits in torch's place.
+        in_training: the model goes on learning, so its weights stay as they are.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Predictor:
         batch_tokens: int | None = None,
         constrained: bool = True,
         forward: Forward | None = None,
+        in_training: bool = False,
     ) -> None:
         self.tagger = tagger
         meaning = tag_meaning(tagger.scheme)
@@ -99,11 +101,22 @@ class Predictor:
             CPU_BATCH_TOKENS if device.type == "cpu" else CARD_BATCH_TOKENS
         )
         self.tokenizer = text_tokenizer(tagger.tokenizer)
-        self.model = tagger.model.to(device).eval()
-        self.forward = forward or torch_tagger(self.model, device, precision)
+        self.model = tagger.model
+        if in_training:
+            self.compute_with(torch_tagger(self.model.eval(), device, precision))
+        else:
+            left = make_ready(self.model, device, precision)
+            self.forward = torch_tagger(self.model, device, left)
+            self.batching = batching_of(self.model, device, tagger.tokenizer.pad_id)
+        if forward is not None:
+            self.compute_with(forward)
         allowed, start, end = transitions(self.scheme)
         self._decoder = Decoder(allowed, start, end, device, constrained and meaning.constrained)
         self._memory = WorkMemory(device)
+
+    def compute_with(self, forward: Forward) -> None:
+        """Let something compute the tag logits (B, T, K) of padded batches in torch's place."""
+        self.forward, self.batching = forward, Batching(pad_id=self.tagger.tokenizer.pad_id)
 
     def use_fastest(
         self,
@@ -121,20 +134,26 @@ class Predictor:
         windows = [window for chunk in self.chunks(sample) for window in chunk.windows]
         if not windows:
             return
-        batches = even_batches(windows, self.batch_tokens)
-        forwards: dict[Backend, Forward] = {"torch": self.forward, **others}
-        pad_id = self.tagger.tokenizer.pad_id
-        rates = {
-            name: tokens_per_second(forward, batches, pad_id) for name, forward in forwards.items()
-        }
+        rates: dict[Backend, float] = {"torch": self._tokens_per_second(windows)}
+        before = self.forward, self.batching
+        for name, forward in others.items():
+            self.compute_with(forward)
+            rates[name] = self._tokens_per_second(windows)
         best = max(rates, key=rates.__getitem__)
-        self.forward = forwards[best]
+        if best == "torch":
+            self.forward, self.batching = before
+        else:
+            self.compute_with(others[best])
         measured = ", ".join(f"{name} {rate:,.0f}" for name, rate in rates.items())
         say(
             _("--backend auto: {backend}. Tokens per second: {measured}.").format(
                 backend=best, measured=measured
             )
         )
+
+    def _tokens_per_second(self, windows: Sequence[Window]) -> float:
+        parts = self.batching.cut(windows, self.batch_tokens)
+        return tokens_per_second(self.forward, list(map(self.batching.batch, parts)))
 
     def entities(self, texts: Iterable[str]) -> Iterator[list[Entity]]:
         """Yield the entities of every text, in order; `text[e.start:e.end]` is the surface."""
@@ -155,7 +174,8 @@ class Predictor:
 
     def embedder(self) -> "Embedder":
         """Return what makes vectors with this model, without its head."""
-        from bertfit.jobs.embed import Embedder, Encoder
+        from bertfit.jobs.embed import Embedder
+        from bertfit.jobs.encoders import Encoder
 
         return Embedder(
             Encoder(
@@ -256,7 +276,7 @@ class Predictor:
         done: list[TaggedWindow | None] = [None] * len(group)
         unfit: list[Window] = []
         for part, results in self._memory.run_all(
-            even_batches(group, self.batch_tokens), self._tag_part, unfit.append
+            self.batching.cut(group, self.batch_tokens), self._tag_part, unfit.append
         ):
             for window, (ids, scores) in zip(part, results, strict=True):
                 done[place[id(window)]] = TaggedWindow(window=window, tag_ids=ids, scores=scores)
@@ -265,7 +285,7 @@ class Predictor:
         return [result for result in done if result is not None], unfit
 
     def _tag_part(self, part: Sequence[Window]) -> list[Tagged]:
-        batch = replace(pad(part, self.tagger.tokenizer.pad_id), labels=None, num_labelled=0)
+        batch = replace(self.batching.batch(part), labels=None, num_labelled=0)
         return tag_batch(self.forward, self._decoder, part, batch)
 
 
@@ -327,7 +347,6 @@ def load(
         name: make(tagger.model)
         for name, make in other_backends(backend, chosen, precision, number_format).items()
     }
-    store_as_multiplied(tagger.model, number_format)
     predictor = Predictor(
         tagger,
         device=chosen,

@@ -1,0 +1,72 @@
+"""A model made ready to predict: weights as the device multiplies them, no work on padding."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from bertfit.config import Precision
+from bertfit.data.batches import cut, pack, pad
+from bertfit.engine.packing import can_pack, prepare_packing
+from bertfit.engine.prepacked import can_prepack, store_prepacked
+from bertfit.engine.weights import store_as_multiplied
+from bertfit.types import Batch, Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batching:
+    """How windows become batches.
+
+    Attributes:
+        pad_id: fills up shorter windows.
+        packed: all windows are one sequence; see `engine.packing`.
+    """
+
+    pad_id: int
+    packed: bool = False
+
+    def cut(self, windows: Sequence[Window], budget_tokens: int) -> list[list[Window]]:
+        """Cut windows into batches of at most so many tokens, longest first."""
+        return cut(windows, budget_tokens, packed=self.packed)
+
+    def batch(self, windows: Sequence[Window]) -> Batch:
+        """Make a batch without labels of windows, the longest first."""
+        return (pack if self.packed else pad)(windows, self.pad_id)
+
+
+def make_ready(model: nn.Module, device: torch.device, precision: Precision) -> Precision:
+    """Store a model on its device as it is multiplied there; it cannot be trained on then.
+
+    Args:
+        model: of transformers, in float32.
+        device: where to run.
+        precision: of its matrix products.
+
+    Returns:
+        What is left to autocast to: fp32 where the whole model is in bfloat16 already.
+    """
+    left = precision
+    if can_prepack(precision, device):
+        store_prepacked(model)
+        left = "fp32"
+    else:
+        store_as_multiplied(model, precision)
+    if device.type == "cpu" and can_pack(model):
+        prepare_packing(model)
+    model.to(device).eval()
+    return left
+
+
+def batching_of(model: nn.Module, device: torch.device, pad_id: int) -> Batching:
+    """Return how windows become batches of a model that is ready."""
+    return Batching(pad_id=pad_id, packed=device.type == "cpu" and can_pack(model))
+
+
+def first_rows(batch: Batch) -> NDArray[np.int64]:
+    """Return where each window of a batch begins among all its tokens, padding counted: (B,)."""
+    shapes = batch.blocks or (batch.input_ids.shape,)
+    lengths = np.concatenate([np.full(windows, tokens) for windows, tokens in shapes])
+    return np.cumsum(lengths) - lengths
