@@ -156,7 +156,7 @@ def test_attach_shows_the_run_to_its_end(
         (Interrupted("later"), "stopped", "later"),
         (KeyboardInterrupt(), "stopped", "KeyboardInterrupt"),
         (ModelError("no weights"), "failed", "no weights"),
-        (ZeroDivisionError("x"), "failed", "ZeroDivisionError"),
+        (ZeroDivisionError("x\ny"), "failed", "ZeroDivisionError: x"),
     ],
 )
 def test_the_end_of_a_run_is_kept(
