@@ -1,0 +1,244 @@
+"""Do plans run where they say they do? Each is run on the CUDA build of PyTorch, at its budget.
+
+    python benchmarks/plans_on_stub.py figures                    # the plans of docs/plan.md
+    python benchmarks/plans_on_stub.py sweep --first 0 --count 16 # a piece of the sweep
+    python benchmarks/plans_on_stub.py sweep --json rows.json     # rows add up over pieces
+
+The plan is made for a card of the stub runtime ../shared/tools/phantom_gpu, where every request for
+memory is PyTorch's own and kernels do nothing. There the very step runs in a process of its own,
+with all its micro-batches, twice, and torch's allocator is capped at the budget less the context:
+a plan that needs more fails with a real out-of-memory. What is compared is the highest of the
+driver's memory against the prediction. What cannot fit is refused, and its floor is printed.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from bertfit.errors import BertfitError
+from bertfit.memory.device import resolve_device
+from bertfit.planning import program
+from bertfit.planning.candidates import JobFacts, Pins, cut_step
+from bertfit.planning.levers import TrainSettings
+from bertfit.planning.plan import make_plan
+from bertfit.planning.planner import Planner
+from bertfit.planning.request import model_builder
+from bertfit.planning.request_config import EstimateConfig
+from bertfit.types import LengthProfile
+from bertfit.units import GIB, parse_bytes
+
+PHANTOM = Path(__file__).resolve().parents[2] / "shared/tools/phantom_gpu"
+CARD = "rtx-3050-4gb"
+NUM_TAGS, WINDOWS = 21, 32
+# The stub runtime plays a card of so many multiprocessors; some temporaries depend on it.
+MULTIPROCESSORS = 20
+
+BUDGETS = ("1GiB", "1.5GiB", "2GiB", "3GiB", "3.82GiB", "6GiB", "8GiB")
+MODELS = (
+    "bert-base-chinese",
+    "bert-large-uncased",
+    "xlm-roberta-base",
+    "answerdotai/ModernBERT-base",
+)
+LENGTHS = (64, 128, 256, 512)
+
+# Effective batch 32 x 512, 21 tags: what the plan must be able to do.
+FIGURES = (
+    {"model": "bert-base-chinese", "budget": "2GiB"},
+    {"model": "bert-large-uncased", "budget": "2GiB"},
+    {"model": "bert-base-chinese", "budget": "4GiB", "pins": {"activation_checkpointing": 0}},
+    {"model": "bert-large-uncased", "budget": "4GiB", "pins": {"micro_batch_tokens": 8 * 512}},
+    {"model": "bert-large-uncased", "budget": "4GiB"},
+    {"model": "xlm-roberta-base", "budget": "3.82GiB"},
+    {"model": "xlm-roberta-large", "budget": "4GiB"},
+)
+
+
+def sweep():
+    for model in MODELS:
+        for length in LENGTHS:
+            for budget in BUDGETS:
+                yield {"model": model, "length": length, "budget": budget}
+
+
+def facts_of(case: dict) -> JobFacts:
+    length = case.get("length", 512)
+    budget = parse_bytes(case["budget"])
+    card = replace(resolve_device(CARD), total_bytes=max(budget, 4 * GIB))
+    card = replace(card, multiprocessors=MULTIPROCESSORS)
+    return JobFacts(
+        model=case["model"],
+        build_model=model_builder(
+            EstimateConfig(model=case["model"], max_length=length, num_tags=NUM_TAGS)
+        ),
+        settings=TrainSettings(steps=(((1, 1),),), num_tags=NUM_TAGS, precision="bf16"),
+        lengths=LengthProfile(histogram={length: 1000}),
+        windows_per_step=WINDOWS,
+        num_steps=100,
+        device=card,
+        budget_bytes=budget,
+        host_bytes=64 * GIB,
+        pins=Pins(**case.get("pins", {})),
+    )
+
+
+def run_case(case: dict, build: Path, planner: Planner | None = None) -> dict:
+    """Plan a case and run the plan on the stub runtime."""
+    facts = facts_of(case)
+    planner = planner or Planner(facts)
+    planner.facts = facts  # the budget is no part of what the planner remembers
+    try:
+        plan = make_plan(planner)
+    except BertfitError as error:
+        return {**case, "refused": str(error).splitlines()[0]}
+    step = cut_step(facts.steps()[0], plan.chosen.micro_batch_tokens)
+    cap = facts.budget_bytes - facts.device.context_bytes
+    job = {
+        **case,
+        "settings": dataclasses.asdict(replace(plan.settings, steps=(tuple(step),))),
+        "cap": cap,
+        "memory": facts.device.total_bytes,
+    }
+    truth = spawn(job, build)
+    predicted = plan.estimate.peak_reserved_bytes
+    row = {
+        **case,
+        "chosen": dataclasses.asdict(plan.chosen),
+        "required_bytes": plan.estimate.required_bytes,
+        "predicted_reserved": predicted,
+        "tokens_per_second": plan.tokens_per_second,
+        **truth,
+    }
+    if "reserved" in truth:
+        row["error"] = predicted / truth["reserved"] - 1
+        row["over_budget"] = truth["reserved"] > cap
+    return row
+
+
+def spawn(job: dict, build: Path) -> dict:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTORCH_")}
+    environment.update(
+        LD_PRELOAD=f"{build}/libphantom.so",
+        LD_LIBRARY_PATH=str(build),
+        PHANTOM_SM="8.6",
+        PHANTOM_SMS=str(MULTIPROCESSORS),
+        PHANTOM_BOOL="1",  # all windows are of one length
+        PHANTOM_MEMORY=str(job["memory"]),
+        PHANTOM_CONTEXT="0",
+        HF_HUB_OFFLINE="1",
+        TRANSFORMERS_VERBOSITY="error",
+    )
+    done = subprocess.run(
+        [sys.executable, __file__, "one"],
+        env=environment,
+        input=json.dumps(job),
+        capture_output=True,
+        text=True,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    if not lines:
+        return {"failed": (done.stderr.strip().splitlines() or ["no answer"])[-1][:200]}
+    return json.loads(lines[-1][7:])
+
+
+def run_one(job: dict) -> dict:
+    """Inside the stub runtime: run the plan's step twice under the cap."""
+    from bertfit.engine.fence import set_expandable_segments
+
+    fields = job["settings"]
+    fields["steps"] = tuple(tuple(map(tuple, step)) for step in fields["steps"])
+    settings = TrainSettings(**fields)
+    device = torch.device("cuda", 0)
+    set_expandable_segments(settings.expandable_segments)
+    total = torch.cuda.get_device_properties(device).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(1.0, job["cap"] / total), device)
+    build = model_builder(
+        EstimateConfig(
+            model=job["model"], max_length=job.get("length", 512), num_tags=settings.num_tags
+        )
+    )
+    model, layers = program.prepare(build().to_empty(device="cpu"), settings)
+    rounds = program.run(model, layers, settings, device)
+    try:
+        for _round in range(2):
+            next(rounds)
+    except torch.OutOfMemoryError as error:
+        return {"failed": str(error)[:200]}
+    stats = torch.cuda.memory_stats()
+    return {
+        "reserved": stats["reserved_bytes.all.peak"],
+        "allocated": stats["allocated_bytes.all.peak"],
+        "alloc_retries": stats["num_alloc_retries"],
+    }
+
+
+def show(row: dict) -> None:
+    name = f"{row['model']:28} {row.get('length', 512):4} {row['budget']:>8} "
+    if "refused" in row:
+        print(f"{name} refused: {row['refused'][:110]}")
+        return
+    chosen = row["chosen"]
+    levers = (
+        f"{chosen['micro_batch_tokens'] // row.get('length', 512):3} windows, "
+        f"{chosen['checkpointed_layers']:2} twice, {'host' if chosen['host_state'] else 'card'}"
+    )
+    if "failed" in row:
+        print(f"{name} {levers} FAILED: {row['failed']}")
+        return
+    print(
+        f"{name} {levers}, predicted {row['predicted_reserved'] >> 20} MiB, "
+        f"peak {row['reserved'] >> 20} MiB ({row['error']:+.2%}), retries {row['alloc_retries']}"
+    )
+
+
+def main() -> None:
+    if sys.argv[1:] == ["one"]:
+        print("RESULT " + json.dumps(run_one(json.load(sys.stdin))))
+        sys.stdout.flush()
+        os._exit(0)  # the stub runtime has no orderly end
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("figures", "sweep"))
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--count", type=int, default=10_000)
+    parser.add_argument("--json", type=Path, help="rows go there, beside those of other pieces")
+    args = parser.parse_args()
+    build = Path(os.environ.get("PHANTOM_BUILD", Path(tempfile.gettempdir()) / "bertfit-phantom"))
+    if not (build / "libphantom.so").exists():
+        subprocess.run([PHANTOM / "build.sh", sys.executable, build], check=True)
+    cases = list(FIGURES if args.what == "figures" else sweep())
+    known = json.loads(args.json.read_text()) if args.json and args.json.exists() else {}
+    planners: dict[tuple, Planner] = {}
+    for number in range(args.first, min(len(cases), args.first + args.count)):
+        case = cases[number]
+        kind = (case["model"], case.get("length", 512), json.dumps(case.get("pins", {})))
+        if kind not in planners:
+            planners = {kind: Planner(facts_of(case))}
+        row = run_case(case, build, planners[kind])
+        show(row)
+        sys.stdout.flush()
+        known[f"{args.what} {number}"] = row
+        if args.json:
+            args.json.write_text(json.dumps(known, indent=1) + "\n")
+    ran = [row for row in known.values() if "error" in row]
+    failed = [row for row in known.values() if "failed" in row]
+    if ran:
+        errors = [row["error"] for row in ran]
+        print(
+            f"{len(ran)} ran, {len(failed)} failed, "
+            f"{sum('refused' in row for row in known.values())} refused; predicted against peak "
+            f"{min(errors):+.2%} to {max(errors):+.2%}; over the budget: "
+            f"{sum(row['over_budget'] for row in ran)}"
+        )
+    sys.exit(1 if failed or any(row["over_budget"] for row in ran) else 0)
+
+
+if __name__ == "__main__":
+    main()
