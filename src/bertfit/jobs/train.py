@@ -375,7 +375,12 @@ class _Training:
         if self.dev.evaluations and self.dev.evaluations[-1]["step"] == self.at.step:
             return self.dev.patience_is_over  # scored before the run was gone on with
         self.steps.update.clear()  # gradients are of no use now, and scoring needs room
-        predictor = Predictor(self.tagger, device=self.place.device, precision=self.place.precision)
+        predictor = Predictor(
+            self.tagger,
+            device=self.place.device,
+            precision=self.place.precision,
+            in_training=True,
+        )
         forward = predictor.forward
 
         def checked(batch: Batch) -> Tensor:
