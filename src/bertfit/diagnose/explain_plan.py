@@ -69,7 +69,7 @@ def explain_lever(name: str, plan: Plan, planner: Planner) -> LeverExplained:
     values = sorted({getattr(candidate, field) for candidate in planner.ordered})
     rows = []
     for value in _near(values, chosen):
-        candidate = replace(plan.chosen, **{field: value})
+        candidate = replace(plan.chosen, **{field: value})  # type: ignore[arg-type]
         if candidate not in planner.seconds:
             continue
         required = planner.need(candidate).required_bytes

@@ -92,7 +92,7 @@ def snapshot_bytes(model: nn.Module, optimizer_bytes: int | None = None) -> int:
         optimizer_bytes = sum(_FP32_BYTES * (2 * p.numel() + 1) for p in trained)
     held = model.state_dict(keep_vars=True).values()
     saved = (t for t in held if t.requires_grad or not isinstance(t, nn.Parameter))
-    return optimizer_bytes + sum(t.nbytes for t in saved)
+    return optimizer_bytes + sum(int(t.nbytes) for t in saved)
 
 
 def check_floor(budget_bytes: int, needed_bytes: int, context_bytes: int) -> None:
@@ -188,7 +188,7 @@ def set_expandable_segments(wanted: bool) -> None:
     Windows has no such segments; torch then warns and goes on without.
     """
     setting = f"expandable_segments:{wanted}"
-    torch.cuda.memory._set_allocator_settings(setting)  # type: ignore[no-untyped-call]
+    torch.cuda.memory._set_allocator_settings(setting)
 
 
 @contextmanager

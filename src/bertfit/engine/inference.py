@@ -69,4 +69,5 @@ def first_rows(batch: Batch) -> NDArray[np.int64]:
     """Return where each window of a batch begins among all its tokens, padding counted: (B,)."""
     shapes = batch.blocks or (batch.input_ids.shape,)
     lengths = np.concatenate([np.full(windows, tokens) for windows, tokens in shapes])
-    return np.cumsum(lengths) - lengths
+    starts: NDArray[np.int64] = np.cumsum(lengths) - lengths
+    return starts

@@ -44,7 +44,7 @@ def can_prepack(precision: Precision, device: torch.device) -> bool:
         device.type == "cpu"
         and precision == "bf16"
         and cpu_has_bf16()
-        and torch.backends.mkldnn.is_available()
+        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
     )
 

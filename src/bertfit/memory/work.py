@@ -20,7 +20,7 @@ aten = torch.ops.aten
 _GATHERS = {aten.embedding.default, aten.index.Tensor, aten.index_select.default}
 
 
-class Work(TorchDispatchMode):
+class Work(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts what every operation on the card does; operations that only rename are left out.
 
     Position i of the lists is the i-th operation.
@@ -33,7 +33,7 @@ class Work(TorchDispatchMode):
     """
 
     def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.flops: list[int] = []
         self.moved_bytes: list[int] = []
         self.is_half: list[bool] = []

@@ -103,4 +103,5 @@ def sample_step(
 def solve(values: list[Vector]) -> Vector:
     """Find the multiples of `features` that three samples show: (M, 3) for values of (M,) each."""
     table = np.stack([features(shape) for shape in _SHAPES])
-    return np.linalg.solve(table, np.stack(values)).T  # type: ignore[no-any-return]
+    found: Vector = np.linalg.solve(table, np.stack(values)).T.astype(np.float64)
+    return found

@@ -226,7 +226,7 @@ def blank_twin(model: nn.Module) -> nn.Module:
     twin = copy.deepcopy(model, known)
     for module in twin.modules():
         if type(module) is Dropout:  # of a processor
-            module.__class__ = nn.Dropout
+            module.__class__ = nn.Dropout  # type: ignore[assignment]
     return twin
 
 
