@@ -16,7 +16,7 @@ env: $(READY)
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,dev,bench,onnx,openvino]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,dev,bench,lora,onnx,openvino]'
 	touch $@
 
 # Train, evaluate and use a small tagger on built-in data, with no network but PyPI.

@@ -1,6 +1,7 @@
 """`bertfit plan` as it is typed: its texts in both languages, its JSON, and its refusals."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,13 @@ def test_what_cannot_be_is_said_with_its_exit_code(
     assert captured.out == ""
     assert told in captured.err
     assert "Traceback" not in captured.err
+
+
+def test_a_refusal_does_not_need_what_it_could_offer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)  # as where it is not installed
+    assert main(["plan", *ASKED, *CARD, "--budget", "310MiB"]) == 3
+    told = capsys.readouterr().err
+    assert "needs at least" in told
+    assert "--allow lora" not in told

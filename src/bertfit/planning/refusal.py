@@ -76,7 +76,10 @@ def trade_offs_that_fit(planner: Planner, candidate: Candidate) -> list[str]:
             ),
         )
         steps = (tuple(hardest_step(changed, tokens)),)
-        need = estimate_memory(facts.build_model, frugal.settings(changed, steps), facts.device)
+        try:
+            need = estimate_memory(facts.build_model, frugal.settings(changed, steps), facts.device)
+        except ConfigError:  # a library that is not installed, or not for this model
+            continue
         if need.required_bytes <= facts.budget_bytes and (
             need.host_bytes + need.pinned_bytes <= facts.host_bytes
         ):
