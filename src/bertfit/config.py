@@ -156,7 +156,10 @@ class JobConfig(BaseModel):
         default=None, gt=0, lt=1, description=N_("peak learning rate of the encoder [by its width]")
     )
     head_learning_rate: float | None = Field(
-        default=None, gt=0, lt=1, description=N_("peak learning rate of the new head [1e-3]")
+        default=None,
+        gt=0,
+        lt=1,
+        description=N_("peak learning rate of the new head [the encoder's]"),
     )
     weight_decay: float = Field(
         default=0.01, ge=0, description=N_("decay of weights (no biases, norms)")

@@ -30,8 +30,6 @@ from bertfit.models.tagger import Tagger
 from bertfit.planning.levers import TrainSettings, encoder_layers, prepare_model
 from bertfit.units import Interval, parse_interval
 
-HEAD_LEARNING_RATE = 1e-3
-
 
 def make_steps(
     job: JobConfig,
@@ -157,7 +155,9 @@ def _make_update(
         model,
         [parameter for __, parameter in head_parameters(model)],
         learning_rate=rate,
-        head_learning_rate=job.head_learning_rate or HEAD_LEARNING_RATE,
+        head_learning_rate=job.head_learning_rate
+        or job.learning_rate
+        or default_learning_rate(model),
         weight_decay=job.weight_decay,
     )
     return make_update(
