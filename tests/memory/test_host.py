@@ -31,12 +31,12 @@ def test_the_tightest_group_above_a_process_counts(tmp_path: Path) -> None:
     write(
         tmp_path,
         {
-            "proc/self/cgroup": "0::/work/job\n",
-            "sys/fs/cgroup/work/job/memory.max": "max\n",
-            "sys/fs/cgroup/work/job/memory.current": "5\n",
-            "sys/fs/cgroup/work/memory.max": f"{4 * GIB}\n",
-            "sys/fs/cgroup/work/memory.current": f"{3 * GIB}\n",
-            "sys/fs/cgroup/work/memory.stat": f"anon 7\ninactive_file {GIB}\n",
+            "proc/self/cgroup": "0::/batch/job\n",
+            "sys/fs/cgroup/batch/job/memory.max": "max\n",
+            "sys/fs/cgroup/batch/job/memory.current": "5\n",
+            "sys/fs/cgroup/batch/memory.max": f"{4 * GIB}\n",
+            "sys/fs/cgroup/batch/memory.current": f"{3 * GIB}\n",
+            "sys/fs/cgroup/batch/memory.stat": f"anon 7\ninactive_file {GIB}\n",
         },
     )
     assert available_bytes(tmp_path) == 2 * GIB

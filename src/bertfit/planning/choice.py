@@ -10,9 +10,6 @@ from bertfit.planning.candidates import Candidate
 from bertfit.planning.planner import Planner
 from bertfit.units import format_bytes
 
-# The screen is up to 5% below the exact figure (bert-base, ModernBERT), never above it.
-SCREEN_SHARE = 1.0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected:
@@ -97,7 +94,7 @@ def _misfit(
 ) -> tuple[str | None, int | None]:
     """Say why a candidate does not fit, None where it does, and what it needs if that is known."""
     about = planner.about_bytes(candidate)
-    if about * SCREEN_SHARE > budget_bytes:
+    if about > budget_bytes:  # up to 5% below the exact figure, never above it
         return _("needs about {size}").format(size=format_bytes(about)), None
     need = planner.need(candidate)
     if need.required_bytes > budget_bytes:

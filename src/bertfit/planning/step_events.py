@@ -5,7 +5,7 @@ from four traces what it is for other shapes.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -22,6 +22,7 @@ from bertfit.memory.kernels import Chip
 from bertfit.memory.trace import Recorder, record
 from bertfit.models.rows import RowEmbedding
 from bertfit.planning.levers import Shape
+from bertfit.planning.program import MarkedBatches
 from bertfit.planning.shapes import NUM_TRACES, Template, fit, neighbours, region_of
 from bertfit.types import Batch
 
@@ -142,7 +143,7 @@ class StepEvents:
             result = train_step(
                 model,
                 update,
-                _Marked([batch, batch], trace),
+                MarkedBatches([batch, batch], trace.mark),
                 device=_CARD,
                 precision=self._precision,
                 loss_scale=LossScale().scale if self._precision == "fp16" else 1.0,
@@ -155,33 +156,6 @@ class StepEvents:
                 if block is not None:
                     named[block] = ("gradient", number)
         return trace, named
-
-
-class _Marked(Sequence[Batch]):
-    """Batches that mark in the trace when each of them begins, and when the last has ended.
-
-    A step goes over its batches twice: to count the labels, and to run them.
-    """
-
-    def __init__(self, batches: list[Batch], trace: Recorder) -> None:
-        self._batches, self._trace = batches, trace
-        self._passes = 0
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __getitem__(self, index):  # type: ignore[no-untyped-def]
-        return self._batches[index]
-
-    def __iter__(self) -> Iterator[Batch]:
-        self._passes += 1
-        if self._passes == 1:
-            yield from self._batches
-            return
-        for batch in self._batches:
-            self._trace.mark("micro-batch")
-            yield batch
-        self._trace.mark("update")
 
 
 def _split(trace: Recorder, borders: list[int], named: Names) -> Parts:
