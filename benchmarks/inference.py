@@ -32,7 +32,8 @@ from bertfit.jobs.backend_choice import backend_of
 from bertfit.jobs.chunks import Chunk
 from bertfit.jobs.embed import load_encoder
 from bertfit.jobs.predict import Predictor, load
-from bertfit.models.encoder import build_classifier, find_model
+from bertfit.models.encoder import build_classifier
+from bertfit.models.hub import find_model
 from bertfit.types import Example, Window
 
 BATCH_TOKENS = 2048

@@ -19,7 +19,7 @@ from bertfit.engine.recovery import Steps
 from bertfit.engine.step import StepResult, train_step
 from bertfit.engine.weights import stored_bytes
 from bertfit.memory.gauges import HostGauge
-from bertfit.models.encoder import head_parameters
+from bertfit.models.head import head_parameters
 from bertfit.models.rows import keep_rows, whole_embedding
 from bertfit.types import Batch
 from tiny_models import random_window, tiny_model

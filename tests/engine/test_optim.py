@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from bertfit.engine.optim import Schedule, parameter_groups
-from bertfit.models.encoder import head_parameters
+from bertfit.models.head import head_parameters
 from tiny_models import tiny_model
 
 

@@ -13,12 +13,12 @@ from bertfit.engine.step import train_step
 from bertfit.errors import ModelError
 from bertfit.models.encoder import (
     build_classifier,
-    find_model,
     load_classifier,
     load_tokenizer,
     max_positions,
     save_pretrained,
 )
+from bertfit.models.hub import find_model
 from bertfit.models.tagger import load_tagger, window_size
 from bertfit.models.tiny import save_tokenizer, tiny_encoder
 from tiny_models import SCHEME, random_window

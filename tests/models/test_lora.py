@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from bertfit.models.encoder import build_classifier, head_parameters
+from bertfit.models.encoder import build_classifier
+from bertfit.models.head import head_parameters
 from bertfit.models.lora import add_lora, merged
 from tiny_models import SCHEME, tiny_model
 

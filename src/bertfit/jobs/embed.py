@@ -28,7 +28,7 @@ from bertfit.jobs.predict import CARD_BATCH_TOKENS, CPU_BATCH_TOKENS, text_token
 from bertfit.jobs.vector_groups import VectorGroups, Vectors
 from bertfit.jobs.work_memory import WorkMemory
 from bertfit.language import _
-from bertfit.models.encoder import find_model
+from bertfit.models.hub import find_model
 from bertfit.models.layers import keep_layers, num_layers
 from bertfit.types import Example, Problem, Window
 

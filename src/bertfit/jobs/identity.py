@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bertfit.models.encoder import find_model
+from bertfit.models.hub import find_model
 
 
 def model_identity(name: str) -> str:

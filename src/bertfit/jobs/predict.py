@@ -30,7 +30,8 @@ from bertfit.jobs.chunks import BATCHES_PER_CHUNK, Chunk, chunks
 from bertfit.jobs.foreign_tags import tag_meaning
 from bertfit.jobs.work_memory import WorkMemory
 from bertfit.language import _
-from bertfit.models.encoder import LoadedTokenizer, find_model
+from bertfit.models.encoder import LoadedTokenizer
+from bertfit.models.hub import find_model
 from bertfit.models.tagger import Tagger, load_tagger
 from bertfit.types import Entity, Example, LabelScheme, Problem, Split, Window
 

@@ -10,11 +10,11 @@ from bertfit.jobs.trade_offs import keep_first_layers
 from bertfit.language import _
 from bertfit.models.encoder import (
     build_classifier,
-    find_model,
     load_classifier,
     load_tokenizer,
     max_positions,
 )
+from bertfit.models.hub import find_model
 from bertfit.models.tagger import Tagger, window_size
 from bertfit.planning.tradeoffs import window_limit
 

@@ -46,7 +46,7 @@ from bertfit.jobs.train_plan import settle
 from bertfit.jobs.train_saving import Progress, Saving
 from bertfit.language import _
 from bertfit.memory.monitor import Monitor
-from bertfit.models.encoder import find_model
+from bertfit.models.hub import find_model
 from bertfit.models.rows import RowEmbedding, keep_rows
 from bertfit.models.tagger import Tagger
 from bertfit.planning.workplace import workplace_of

@@ -25,7 +25,8 @@ from bertfit.jobs.lessons import Lessons
 from bertfit.jobs.survival import StopRequests
 from bertfit.jobs.train_plan import Settled
 from bertfit.language import _
-from bertfit.models.encoder import build_classifier, config_fields, head_parameters
+from bertfit.models.encoder import build_classifier, config_fields
+from bertfit.models.head import head_parameters
 from bertfit.models.tagger import Tagger
 from bertfit.planning.levers import TrainSettings, encoder_layers, prepare_model
 from bertfit.units import Interval, parse_interval

@@ -1,4 +1,4 @@
-"""The one door to transformers: find a model, load its weights and tokenizer, save them again.
+"""The one door to transformers: load a model's weights and tokenizer, build it, save it again.
 
 Weights are safetensors. Pickle is never read, and code that comes with a model is run only when
 the user asks for it by name.
@@ -6,7 +6,6 @@ the user asks for it by name.
 
 import json
 import logging
-import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,13 +17,11 @@ from torch import nn
 
 from bertfit.errors import ModelError
 from bertfit.language import _
+from bertfit.models.head import head_parameters, take_head_rows
 from bertfit.models.safety import check_files, check_labels
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-
-HUB_TIMEOUT_SECONDS = 5
-_WANTED = ["*.json", "*.safetensors", "*.txt", "*.model"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,98 +41,6 @@ class LoadedTokenizer:
     suffix: tuple[int, ...]
     pad_id: int
     unk_id: int
-
-
-def find_model(name: str | Path) -> Path:
-    """Return the folder of a model given as run folder, model folder or hub id.
-
-    A folder on disk touches no network. A hub id is taken from the local cache if it is whole
-    there, else downloaded.
-
-    Raises:
-        ModelError: no such folder, not a model folder, or the hub cannot be reached.
-    """
-    name = str(name)
-    path = Path(name)
-    if path.is_dir():
-        inside = path / "model"
-        folder = inside if (inside / "config.json").is_file() else path
-        if not (folder / "config.json").is_file():
-            raise ModelError(
-                _(
-                    "{path}: holds no config.json, so it is not a model folder. Give the folder of "
-                    "a run, of a Hugging Face checkpoint, or a hub id."
-                ).format(path=path)
-            )
-        return folder
-    if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or path.exists():
-        raise ModelError(_("{path}: there is no such folder.").format(path=name))
-    return _from_hub(name)
-
-
-def _from_hub(name: str) -> Path:
-    import huggingface_hub
-    from huggingface_hub import errors, snapshot_download
-    from huggingface_hub.utils._validators import validate_repo_id
-
-    try:
-        validate_repo_id(name)
-    except errors.HFValidationError:
-        raise ModelError(
-            _(
-                "'{name}' is neither a folder nor a hub id such as 'hfl/chinese-macbert-base'."
-            ).format(name=name)
-        ) from None
-    try:
-        cached = Path(snapshot_download(name, allow_patterns=_WANTED, local_files_only=True))
-        if (cached / "config.json").is_file() and any(cached.glob("*.safetensors")):
-            return cached
-    except errors.LocalEntryNotFoundError:
-        pass
-    try:
-        reachable = _probe_hub()
-        if reachable:
-            return Path(
-                snapshot_download(name, allow_patterns=_WANTED, etag_timeout=HUB_TIMEOUT_SECONDS)
-            )
-    except errors.RepositoryNotFoundError:
-        raise ModelError(
-            _(
-                "'{name}': the hub has no such model, or it needs a login (`hf auth login`). Check "
-                "the spelling."
-            ).format(name=name)
-        ) from None
-    except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, OSError):
-        pass
-    raise ModelError(
-        _(
-            "'{name}': not on this disk, and the model hub {endpoint} cannot be reached. Ways out: "
-            "set HF_ENDPOINT to a mirror (HF_ENDPOINT=https://hf-mirror.com); or `pip install "
-            "modelscope` and `modelscope download --model {name} --local_dir FOLDER`; or copy the "
-            "model from another machine. Then give the folder: --model FOLDER."
-        ).format(name=name, endpoint=huggingface_hub.constants.ENDPOINT)
-    )
-
-
-def _probe_hub() -> bool:
-    """Ask for a connection to the hub, once and shortly: the client's own retries take minutes."""
-    import socket
-    from urllib.parse import urlsplit
-
-    import huggingface_hub
-
-    if huggingface_hub.constants.HF_HUB_OFFLINE:
-        return False
-    proxies = any(os.environ.get(n) for n in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY"))
-    if proxies:
-        return True
-    address = urlsplit(huggingface_hub.constants.ENDPOINT)
-    port = address.port or (80 if address.scheme == "http" else 443)
-    try:
-        socket.create_connection((address.hostname or "", port), HUB_TIMEOUT_SECONDS).close()
-    except OSError:
-        return False
-    return True
 
 
 def read_config(folder: Path, trust_remote_code: bool = False) -> Any:
@@ -316,7 +221,7 @@ def load_classifier(
         ) from None
     # The head as it was saved is wanted whole; with other tags a part of it is taken below.
     _refuse_foreign_weights(folder, model, report, with_head=is_tagger and tuple(old_tags) == tags)
-    taken = _take_head_rows(folder, model, old_tags, tags) if is_tagger else ()
+    taken = take_head_rows(folder, model, old_tags, tags) if is_tagger else ()
     return model, taken
 
 
@@ -349,52 +254,6 @@ def _refuse_foreign_weights(
                 folder=folder, name=bad[0]
             )
         )
-
-
-def head_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Return the parameters outside the encoder, with their names."""
-    prefix = str(getattr(model, "base_model_prefix", "")) + "."
-    return [(name, p) for name, p in model.named_parameters() if not name.startswith(prefix)]
-
-
-HEAD_DEVIATION = 0.02  # BERT's initializer_range
-# The last layer of transformers' token classification heads: one row per tag.
-_TAG_LAYERS = ("classifier", "score")
-
-
-def _take_head_rows(
-    folder: Path, model: nn.Module, old_tags: list[str], tags: tuple[str, ...]
-) -> tuple[str, ...]:
-    """Copy the rows of the saved head for tags that are wanted again."""
-    if tuple(old_tags) == tags:
-        return tags  # loaded whole already
-    shared = [tag for tag in tags if tag in old_tags]
-    rows = torch.tensor([tags.index(tag) for tag in shared], dtype=torch.int64)
-    old_rows = torch.tensor([old_tags.index(tag) for tag in shared], dtype=torch.int64)
-    taken = False
-    for name, parameter in head_parameters(model):
-        if name.split(".")[0] not in _TAG_LAYERS:
-            continue
-        saved = _saved_tensor(folder, name)
-        if saved is None or saved.shape[0] != len(old_tags):
-            continue
-        with torch.no_grad():
-            # As many tags as before: the old rows were loaded under the new tags' names.
-            parameter.normal_(0.0, HEAD_DEVIATION).mul_(parameter.ndim > 1)
-            parameter[rows] = saved[old_rows].to(parameter)
-        taken = True
-    return tuple(shared) if taken else ()
-
-
-def _saved_tensor(folder: Path, name: str) -> torch.Tensor | None:
-    from safetensors import safe_open
-
-    for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, framework="pt") as file:
-            if name in file.keys():  # noqa: SIM118 (not a dict)
-                tensor: torch.Tensor = file.get_tensor(name)
-                return tensor
-    return None
 
 
 def set_dropout(config: Any, dropout: float) -> None:

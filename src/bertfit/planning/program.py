@@ -18,7 +18,7 @@ from bertfit.engine.host_state import make_update
 from bertfit.engine.optim import Update, parameter_groups
 from bertfit.engine.pooling import pool
 from bertfit.engine.step import train_step
-from bertfit.models.encoder import head_parameters
+from bertfit.models.head import head_parameters
 from bertfit.planning.levers import (
     EmbedSettings,
     PredictSettings,
