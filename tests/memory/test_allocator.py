@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertfit.memory.allocator import Block, CachingAllocator
+from bertfit.memory.allocator import CachingAllocator
+from bertfit.memory.blocks import Block
 from bertfit.types import MemoryEvent
 from bertfit.units import KIB, MIB
 
@@ -175,7 +176,7 @@ def test_blocks_never_overlap_and_free_neighbours_are_one(
         assert all(a[1] <= b[0] for a, b in pairwise(ends))
         assert allocator.allocated_bytes == sum(block.size for block in held)
         assert allocator.reserved_bytes >= allocator.allocated_bytes
-        assert capacity is None or allocator.device_bytes <= capacity
+        assert capacity is None or allocator.driver.taken_bytes <= capacity
         for block in held:
             after = block.next
             while after is not None and after.next is not None:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from bertfit.memory.allocator import AllocationFailure, Block, CachingAllocator, round_size
+from bertfit.memory.allocator import AllocationFailure, CachingAllocator
+from bertfit.memory.blocks import Block, round_size
 from bertfit.memory.kernels import Chip
 from bertfit.memory.trace import Recorder, record
 from bertfit.planning import program

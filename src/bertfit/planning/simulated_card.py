@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from bertfit.config import Precision
 from bertfit.engine.optim import Update
-from bertfit.memory.allocator import Block, CachingAllocator
+from bertfit.memory.allocator import CachingAllocator
+from bertfit.memory.blocks import Block
 from bertfit.memory.gauges import Reading
 from bertfit.memory.kernels import Chip
 from bertfit.planning.estimate import required_bytes
