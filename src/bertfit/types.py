@@ -123,13 +123,9 @@ class Window:
     owned: tuple[int, int]
 
 
-Block = tuple[int, int]
-"""Windows that are padded to one length: how many, and the tokens of each."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Windows padded to one length: B windows, T tokens. Or packed: one row of several blocks.
+    """Windows padded to one length: B windows, T tokens. Or packed: one row without padding.
 
     Attributes:
         input_ids: (B, T) int64.
@@ -137,8 +133,8 @@ class Batch:
         labels: (B, T) int64 tag ids, `IGNORED` where a token is not scored; None for inference.
         num_labelled: how many labels are scored.
         num_tokens: real tokens, padding not counted.
-        blocks: (windows, tokens) of the blocks that lie one after the other in the single row of a
-            packed batch, each padded to a length of its own; empty for a padded batch.
+        packed_lengths: tokens of the windows that lie one after the other in the single row of a
+            packed batch, longest first; empty for a padded batch.
     """
 
     input_ids: NDArray[np.int64]
@@ -146,7 +142,7 @@ class Batch:
     labels: NDArray[np.int64] | None
     num_labelled: int
     num_tokens: int
-    blocks: tuple[Block, ...] = ()
+    packed_lengths: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 from tests.tiny_models import random_window, tiny_model
 
 from bertfit.data.batches import cut, pack, pad
+from bertfit.engine import packing
 from bertfit.engine.optim import Update, parameter_groups
 from bertfit.engine.packing import (
     FAMILIES,
     Dropout,
-    _DroppedAttention,
+    _Attention,
+    attention_blocks,
     can_pack,
     draw_fast,
     keep_mask,
@@ -39,18 +41,24 @@ def packable(model_type="bert", **options):
     return model
 
 
+@pytest.fixture
+def cheap_blocks(monkeypatch):
+    """Let few short windows be cut into several blocks, as long ones are."""
+    monkeypatch.setattr(packing, "BLOCK_COST_SCORES", 100)
+
+
+@pytest.mark.usefixtures("cheap_blocks")
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_logits_are_those_of_each_window_alone(family):
     model = packable(family).eval()
     plain = tiny_model(model_type=family).eval()
     ordered = sorted(windows_of(), key=lambda w: -len(w.input_ids))
-    batch = pack(ordered, pad_id=1)
-    assert len(batch.blocks) > 1
+    batch = pack(ordered)
+    assert len(attention_blocks(batch.packed_lengths, 2)) > 1
     with torch.no_grad():
         packed = forward(model, batch, CPU)[0]
-        real = torch.from_numpy(batch.attention_mask[0] == 1)
         alone = [forward(plain, pad([window], pad_id=1), CPU)[0] for window in ordered]
-    torch.testing.assert_close(packed[real], torch.cat(alone), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(packed, torch.cat(alone), atol=1e-6, rtol=1e-5)
 
 
 def test_a_prepared_model_takes_padded_batches_as_before():
@@ -68,8 +76,8 @@ def test_one_window_is_blind_to_the_others():
     first, others = random_window(20, 0), windows_of((20, 19, 7))
     changed = [replace(w, input_ids=w.input_ids[::-1].copy()) for w in others]
     with torch.no_grad():
-        before = forward(model, pack([first, *others], 0), CPU)[0, :20]
-        after = forward(model, pack([first, *changed], 0), CPU)[0, :20]
+        before = forward(model, pack([first, *others]), CPU)[0, :20]
+        after = forward(model, pack([first, *changed]), CPU)[0, :20]
     assert torch.equal(before, after)
 
 
@@ -82,42 +90,47 @@ def gradient_of(model, batches):
     return loss, torch.cat([p.grad.flatten() for p in update.parameters])
 
 
+@pytest.mark.usefixtures("cheap_blocks")
 @pytest.mark.parametrize("tokens", [1000, 60, 35])
 def test_gradient_is_that_of_padded_batches(tokens):
     windows = windows_of()
     loss, gradient = gradient_of(tiny_model().train(), [pad(windows, 0)])
     parts = cut(windows, tokens, packed=True)
-    packed_loss, packed = gradient_of(packable().train(), [pack(part, 0) for part in parts])
+    packed_loss, packed = gradient_of(packable().train(), [pack(part) for part in parts])
     torch.testing.assert_close(packed_loss, loss, rtol=1e-6, atol=0)
     assert (packed - gradient).norm() <= 1e-6 * gradient.norm()
 
 
-def test_gradient_of_attention_with_dropout():
+@pytest.mark.parametrize("dropout", [0.3, 0])
+def test_gradient_of_attention(monkeypatch, dropout):
     torch.manual_seed(1)
-    mask = torch.tensor([[1, 1, 1], [1, 1, 0]]).bool().view(2, 1, 1, 3)
-    blocks = ((1, 4, None), (2, 3, mask))
-    inputs = [torch.randn(1, 2, 10, 5, dtype=torch.float64, requires_grad=True) for __ in range(3)]
+    monkeypatch.setattr(packing, "BLOCK_COST_SCORES", 5)
+    blocks = attention_blocks((4, 3, 2), heads=2)
+    assert [block.shape for block in blocks] == [(1, 4), (2, 3)]
+    inputs = [torch.randn(1, 2, 9, 5, dtype=torch.float64, requires_grad=True) for __ in range(3)]
 
     def attention(*inputs):
         torch.manual_seed(7)
-        return _DroppedAttention.apply(*inputs, 0.5, 0.3, blocks)
+        return _Attention.apply(*inputs, 0.5, dropout, blocks)
 
     assert torch.autograd.gradcheck(attention, inputs)
 
 
 def test_attention_with_dropout_is_the_formula():
     torch.manual_seed(2)
-    query, key, value = (torch.randn(1, 2, 6, 5) for __ in range(3))
+    query, key, value = (torch.randn(1, 2, 8, 5) for __ in range(3))
     torch.manual_seed(3)
-    found = _DroppedAttention.apply(query, key, value, 0.4, 0.25, ((2, 3, None),))
+    blocks = attention_blocks((3, 3, 2), heads=2)
+    found = _Attention.apply(query, key, value, 0.4, 0.25, blocks)
+    assert len(blocks) == 1
     torch.manual_seed(3)
-    kept = keep_mask(torch.empty(4, 3, 3), 0.25).view(2, 2, 3, 3)
-    for window in range(2):
-        here = slice(3 * window, 3 * window + 3)
+    kept = keep_mask(torch.empty(6, 3, 3), 0.25).view(3, 2, 3, 3)
+    for window, (start, end) in enumerate(((0, 3), (3, 6), (6, 8))):
         for head in range(2):
-            q, k, v = (x[0, head, here] for x in (query, key, value))
-            weights = (q @ k.T * 0.4).softmax(-1) * kept[window, head]
-            torch.testing.assert_close(found[0, here, head], weights @ v)
+            q, k, v = (x[0, head, start:end] for x in (query, key, value))
+            here = kept[window, head, : end - start, : end - start]
+            weights = (q @ k.T * 0.4).softmax(-1) * here
+            torch.testing.assert_close(found[0, start:end, head], weights @ v)
 
 
 @pytest.mark.parametrize("dropout", [0.1, 0.5, 0.9])
@@ -155,11 +168,24 @@ def test_packing_loses_no_token(lengths, tokens):
     for part in parts:
         total = sum(len(w.input_ids) for w in part)
         assert total <= tokens or len(part) == 1
-        batch = pack(part, pad_id=0)
-        assert sum(n * t for n, t in batch.blocks) == batch.input_ids.size
-        assert batch.num_tokens == batch.attention_mask.sum() == total
-        real = batch.input_ids[batch.attention_mask == 1]
-        assert np.array_equal(real, np.concatenate([w.input_ids for w in part]))
+        batch = pack(part)
+        assert batch.num_tokens == total
+        assert batch.packed_lengths == tuple(len(w.input_ids) for w in part)
+        assert np.array_equal(batch.input_ids[0], np.concatenate([w.input_ids for w in part]))
+
+
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=40))
+def test_attention_blocks_hold_every_token_once(lengths):
+    lengths = sorted(lengths, reverse=True)
+    blocks = attention_blocks(lengths, heads=2)
+    assert sum(block.shape[0] for block in blocks) == len(lengths)
+    tokens = [token for block in blocks for token in range(block.tokens.start, block.tokens.stop)]
+    assert tokens == list(range(sum(lengths)))
+    for block in blocks:
+        rows = 2 * (block.tokens.stop - block.tokens.start)
+        there_and_back = block.padded[block.real]
+        assert torch.equal(there_and_back, torch.arange(rows))
+        assert (block.padded == rows).sum() == block.padded.numel() - rows
 
 
 def test_a_packed_step_that_runs_out_of_memory_is_cut_smaller_until_it_fits():

@@ -120,7 +120,7 @@ def tag_batch(
     first = first_tokens(windows)
     with torch.inference_mode():
         logits = forward(batch)
-        if batch.blocks:
+        if batch.packed_lengths:
             logits, first = _unpacked(logits, first, first_rows(batch))
         begins = [window.owned[0] == 0 for window in windows]
         ends = [window.owned[1] == len(window.units) for window in windows]

@@ -34,7 +34,7 @@ class Batching:
 
     def batch(self, windows: Sequence[Window]) -> Batch:
         """Make a batch without labels of windows, the longest first."""
-        return (pack if self.packed else pad)(windows, self.pad_id)
+        return pack(windows) if self.packed else pad(windows, self.pad_id)
 
 
 def make_ready(model: nn.Module, device: torch.device, precision: Precision) -> Precision:
@@ -67,7 +67,7 @@ def batching_of(model: nn.Module, device: torch.device, pad_id: int) -> Batching
 
 def first_rows(batch: Batch) -> NDArray[np.int64]:
     """Return where each window of a batch begins among all its tokens, padding counted: (B,)."""
-    shapes = batch.blocks or (batch.input_ids.shape,)
-    lengths = np.concatenate([np.full(windows, tokens) for windows, tokens in shapes])
+    windows, tokens = batch.input_ids.shape
+    lengths = np.asarray(batch.packed_lengths or [tokens] * windows)
     starts: NDArray[np.int64] = np.cumsum(lengths) - lengths
     return starts

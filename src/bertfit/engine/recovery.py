@@ -149,7 +149,7 @@ class Steps:
         return cut(windows, self.micro_batch_tokens, packed=not self._counts_padding)
 
     def _collate(self, parts: Sequence[Sequence[Window]]) -> list[Batch]:
-        return [(pack if self._packed else pad)(part, self.pad_id) for part in parts]
+        return [pack(part) if self._packed else pad(part, self.pad_id) for part in parts]
 
     def batches(self, windows: Sequence[Window]) -> list[Batch]:
         """Return the micro-batches that a step of these windows would have now."""

@@ -44,7 +44,7 @@ def forward(model: nn.Module, batch: Batch, device: torch.device) -> Tensor:
 def inputs(model: nn.Module, batch: Batch, device: torch.device) -> dict[str, Any]:
     """Return what a model of transformers is called with for a batch."""
     input_ids = torch.from_numpy(batch.input_ids).to(device)
-    if batch.blocks:
+    if batch.packed_lengths:
         return {"input_ids": input_ids, **packed_inputs(model, batch)}
     mask = batch.attention_mask
     return {

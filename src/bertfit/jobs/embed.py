@@ -233,7 +233,7 @@ class Embedder:
         rows, tokens, groups = wanted.tokens_of(part)
         present, local = np.unique(groups, return_inverse=True)
         batch = self.batching.batch(part)
-        if batch.blocks:
+        if batch.packed_lengths:
             rows, tokens = np.zeros_like(rows), first_rows(batch)[rows] + tokens
         with torch.inference_mode():
             states = self.forward(batch)

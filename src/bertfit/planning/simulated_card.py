@@ -249,8 +249,9 @@ class SimulatedCard:
 
 def _on_a_card(batch: Batch) -> tuple[Shape, bool]:
     """Return the shape of a batch on a card, which pads, and whether it has a mask there."""
-    if not batch.blocks:
+    lengths = batch.packed_lengths
+    if not lengths:
         shape = (batch.input_ids.shape[0], batch.input_ids.shape[1])
         return shape, batch.attention_mask is not None
-    shape = (sum(n for n, __ in batch.blocks), max(t for __, t in batch.blocks))
+    shape = (len(lengths), max(lengths))
     return shape, batch.num_tokens < shape[0] * shape[1]
