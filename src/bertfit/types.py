@@ -134,7 +134,8 @@ class Batch:
         num_labelled: how many labels are scored.
         num_tokens: real tokens, padding not counted.
         packed_lengths: tokens of the windows that lie one after the other in the single row of a
-            packed batch, longest first; empty for a padded batch.
+            packed batch, longest first; empty for a padded batch. What the row holds behind them
+            is filling.
     """
 
     input_ids: NDArray[np.int64]

@@ -14,6 +14,9 @@ from bertfit.types import IGNORED, Batch, Window
 # 832, 734 and 690 padded tokens.
 MICRO_BATCH_COST_TOKENS = 100
 FEW_WINDOWS = 256
+# A packed row is filled up to a multiple of this. 16-bit products of 629 rows take 33 us a row and
+# layer of E5-small, forward and backward, those of 632 to 704 take 28 (two cores, AVX512-BF16).
+ROW_MULTIPLE = 32
 
 
 def steps_of_epoch(num_examples: int, batch_size: int, seed: int, epoch: int) -> list[list[int]]:
@@ -143,23 +146,29 @@ def pad(windows: Sequence[Window], pad_id: int) -> Batch:
 
 
 def pack(windows: Sequence[Window]) -> Batch:
-    """Put windows one after the other, longest first; `engine.packing` says what becomes of it."""
+    """Put windows one after the other, longest first; `engine.packing` says what becomes of it.
+
+    The last token is repeated up to `ROW_MULTIPLE`: it looks at nothing and nothing looks at it.
+    """
     ordered = sorted(windows, key=lambda w: -len(w.input_ids))
     lengths = [len(window.input_ids) for window in ordered]
+    total = sum(lengths)
+    row = np.concatenate([window.input_ids for window in ordered]).astype(np.int64)
+    row = np.pad(row, (0, -total % ROW_MULTIPLE), mode="edge")
     labels = None
     if all(window.labels is not None for window in ordered):
-        labels = np.full((1, sum(lengths)), IGNORED, dtype=np.int64)
+        labels = np.full((1, len(row)), IGNORED, dtype=np.int64)
         start = 0
         for window, length in zip(ordered, lengths, strict=True):
             assert window.labels is not None
             labels[0, start + window.first_token] = window.labels
             start += length
     return Batch(
-        input_ids=np.concatenate([window.input_ids for window in ordered])[None].astype(np.int64),
+        input_ids=row[None],
         attention_mask=None,
         labels=labels,
         num_labelled=0 if labels is None else int((labels != IGNORED).sum()),
-        num_tokens=sum(lengths),
+        num_tokens=total,
         packed_lengths=tuple(lengths),
     )
 
