@@ -8,16 +8,15 @@ The plan is made for a card of the stub runtime ../shared/tools/phantom_gpu, whe
 memory is PyTorch's own and kernels do nothing. There the very step runs in a process of its own,
 with all its micro-batches, twice, and torch's allocator is capped at the budget less the context:
 a plan that needs more fails with a real out-of-memory. What is compared is the highest of the
-driver's memory against the prediction. What cannot fit is refused, and its floor is printed.
+driver's memory against the prediction. What cannot fit is refused; then the floor that the refusal
+names is made the budget once, and the plan for it runs.
 """
 
 import argparse
 import dataclasses
 import json
-import os
-import subprocess
 import sys
-import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,8 +33,8 @@ from bertfit.planning.request import model_builder
 from bertfit.planning.request_config import EstimateConfig
 from bertfit.types import LengthProfile
 from bertfit.units import GIB, parse_bytes
+from stub import Stub, serve
 
-PHANTOM = Path(__file__).resolve().parents[2] / "shared/tools/phantom_gpu"
 CARD = "rtx-3050-4gb"
 NUM_TAGS, WINDOWS = 21, 32
 # The stub runtime plays a card of so many multiprocessors; some temporaries depend on it.
@@ -80,7 +79,10 @@ def facts_of(case: dict) -> JobFacts:
             EstimateConfig(model=case["model"], max_length=length, num_tags=NUM_TAGS)
         ),
         settings=TrainSettings(steps=(((1, 1),),), num_tags=NUM_TAGS, precision="bf16"),
-        lengths=LengthProfile(histogram={length: 1000}),
+        # Where some window is shorter a mask is made, whatever it holds.
+        lengths=LengthProfile(
+            histogram={length: 1000} if case.get("even", True) else {length: 1000, length - 1: 1}
+        ),
         windows_per_step=WINDOWS,
         num_steps=100,
         device=card,
@@ -90,24 +92,45 @@ def facts_of(case: dict) -> JobFacts:
     )
 
 
-def run_case(case: dict, build: Path, planner: Planner | None = None) -> dict:
+def stub(script: str = __file__, *, even: bool = True) -> Stub:
+    """Start the card that the plans are made for; a budget is a cap on it, as in training.
+
+    Args:
+        script: whose jobs run there.
+        even: all windows are of one length, so masks are full.
+    """
+    return Stub(
+        script,
+        PHANTOM_SM="8.6",
+        PHANTOM_SMS=str(MULTIPROCESSORS),
+        PHANTOM_BOOL=str(int(even)),  # what a card says of `attention_mask.all()`
+        PHANTOM_MEMORY=str(16 * GIB),
+        PHANTOM_CONTEXT="0",
+    )
+
+
+def run_case(case: dict, card: Stub, planner: Planner | None = None) -> dict:
     """Plan a case and run the plan on the stub runtime."""
     facts = facts_of(case)
+    begun = time.perf_counter()
     planner = planner or Planner(facts)
     planner.facts = facts  # the budget is no part of what the planner remembers
     try:
         plan = make_plan(planner)
     except BertfitError as error:
-        return {**case, "refused": str(error).splitlines()[0]}
+        floor = min(planner.need(candidate).required_bytes for candidate in planner.frugal())
+        row = {**case, "refused": str(error).splitlines()[0], "floor": floor}
+        return {**row, "plan_seconds": time.perf_counter() - begun}
+    planned = time.perf_counter()
     step = cut_step(facts.steps()[0], plan.chosen.micro_batch_tokens)
     cap = facts.budget_bytes - facts.device.context_bytes
-    job = {
-        **case,
-        "settings": dataclasses.asdict(replace(plan.settings, steps=(tuple(step),))),
-        "cap": cap,
-        "memory": facts.device.total_bytes,
-    }
-    truth = spawn(job, build)
+    truth = card.run(
+        {
+            **case,
+            "settings": dataclasses.asdict(replace(plan.settings, steps=(tuple(step),))),
+            "cap": cap,
+        }
+    )
     predicted = plan.estimate.peak_reserved_bytes
     row = {
         **case,
@@ -115,38 +138,14 @@ def run_case(case: dict, build: Path, planner: Planner | None = None) -> dict:
         "required_bytes": plan.estimate.required_bytes,
         "predicted_reserved": predicted,
         "tokens_per_second": plan.tokens_per_second,
+        "plan_seconds": planned - begun,
+        "run_seconds": time.perf_counter() - planned,
         **truth,
     }
     if "reserved" in truth:
         row["error"] = predicted / truth["reserved"] - 1
         row["over_budget"] = truth["reserved"] > cap
     return row
-
-
-def spawn(job: dict, build: Path) -> dict:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTORCH_")}
-    environment.update(
-        LD_PRELOAD=f"{build}/libphantom.so",
-        LD_LIBRARY_PATH=str(build),
-        PHANTOM_SM="8.6",
-        PHANTOM_SMS=str(MULTIPROCESSORS),
-        PHANTOM_BOOL="1",  # all windows are of one length
-        PHANTOM_MEMORY=str(job["memory"]),
-        PHANTOM_CONTEXT="0",
-        HF_HUB_OFFLINE="1",
-        TRANSFORMERS_VERBOSITY="error",
-    )
-    done = subprocess.run(
-        [sys.executable, __file__, "one"],
-        env=environment,
-        input=json.dumps(job),
-        capture_output=True,
-        text=True,
-    )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    if not lines:
-        return {"failed": (done.stderr.strip().splitlines() or ["no answer"])[-1][:200]}
-    return json.loads(lines[-1][7:])
 
 
 def run_one(job: dict) -> dict:
@@ -181,9 +180,10 @@ def run_one(job: dict) -> dict:
 
 
 def show(row: dict) -> None:
-    name = f"{row['model']:28} {row.get('length', 512):4} {row['budget']:>8} "
+    budget = row["budget"] if isinstance(row["budget"], str) else f"{row['budget'] >> 20}MiB"
+    name = f"{row['model']:28} {row.get('length', 512):4} {budget:>8} "
     if "refused" in row:
-        print(f"{name} refused: {row['refused'][:110]}")
+        print(f"{name} refused: {row['refused'][:150]}")
         return
     chosen = row["chosen"]
     levers = (
@@ -199,20 +199,23 @@ def show(row: dict) -> None:
     )
 
 
+def at_floor(row: dict, refused: dict) -> bool:
+    """Say whether a row is the job of a refused one, at the floor that was named."""
+    job = ("model", "length", "pins")
+    return row["budget"] == refused["floor"] and all(row.get(k) == refused.get(k) for k in job)
+
+
 def main() -> None:
-    if sys.argv[1:] == ["one"]:
-        print("RESULT " + json.dumps(run_one(json.load(sys.stdin))))
-        sys.stdout.flush()
-        os._exit(0)  # the stub runtime has no orderly end
+    if sys.argv[1:] == ["--serve"]:
+        serve(run_one)
+        return
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("figures", "sweep"))
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--json", type=Path, help="rows go there, beside those of other pieces")
     args = parser.parse_args()
-    build = Path(os.environ.get("PHANTOM_BUILD", Path(tempfile.gettempdir()) / "bertfit-phantom"))
-    if not (build / "libphantom.so").exists():
-        subprocess.run([PHANTOM / "build.sh", sys.executable, build], check=True)
+    card = stub()
     cases = list(FIGURES if args.what == "figures" else sweep())
     known = json.loads(args.json.read_text()) if args.json and args.json.exists() else {}
     planners: dict[tuple, Planner] = {}
@@ -221,8 +224,13 @@ def main() -> None:
         kind = (case["model"], case.get("length", 512), json.dumps(case.get("pins", {})))
         if kind not in planners:
             planners = {kind: Planner(facts_of(case))}
-        row = run_case(case, build, planners[kind])
+        row = run_case(case, card, planners[kind])
         show(row)
+        if "refused" in row and not any(at_floor(other, row) for other in known.values()):
+            # With what is said to be the least, it does run.
+            other = run_case({**case, "budget": row["floor"]}, card, planners[kind])
+            show(other)
+            known[f"{args.what} {number} at its floor"] = other
         sys.stdout.flush()
         known[f"{args.what} {number}"] = row
         if args.json:
