@@ -11,7 +11,7 @@ from bertfit.cli.options import with_fields
 from bertfit.cli.output import print_json, tell
 from bertfit.config import JobConfig, reading_fields
 from bertfit.data.check import DataReport, FileReport, check_files, count_files
-from bertfit.data.formats import SHOWN, ProblemLog, ReadOptions, read, task_of, write
+from bertfit.data.formats import SHOWN, ProblemLog, ReadOptions, open_data, write
 from bertfit.data.stats import Counts, total
 from bertfit.errors import ConfigError
 from bertfit.language import _
@@ -157,10 +157,11 @@ def _convert(
         raise ConfigError(
             _("What is {path} to be? Say it with --to, for example --to jsonl.").format(path=target)
         )
-    if scheme is None:
-        scheme = "none" if task_of(source, options) == "pos" else "bio"
     log = ProblemLog()
-    examples = _progress(quiet)(read(source, options, log))
+    file = open_data(source, options, log)
+    if scheme is None:
+        scheme = "none" if file.task == "pos" else "bio"
+    examples = _progress(quiet)(file.examples)
     count = write(examples, target, format, scheme=scheme, problems=log, overwrite=overwrite)
     if as_json:
         print_json({"records": count, "dropped": log.records_dropped, **_problem_fields(log)})

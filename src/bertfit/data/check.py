@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from bertfit.data.duplicates import SIMILAR, TextIndex, similarity, triples
-from bertfit.data.formats import ProblemLog, ReadOptions, read, sniff, task_of
+from bertfit.data.formats import ProblemLog, ReadOptions, open_data, read
 from bertfit.data.gold import Reach, Representable, flat
 from bertfit.data.segments import choose_split
 from bertfit.data.stats import Counts, counted
@@ -110,8 +110,8 @@ def check_files(
 
 
 def _chosen_split(path: str | Path, options: ReadOptions) -> Split:
-    keeping = _keeping(options)
-    return choose_split(read(path, keeping, ProblemLog()), task_of(path, keeping))
+    file = open_data(path, _keeping(options))
+    return choose_split(file.examples, file.task)
 
 
 def _add_edge(problem: Problem, log: ProblemLog) -> None:
@@ -123,9 +123,9 @@ def _add_edge(problem: Problem, log: ProblemLog) -> None:
 def _open(
     path: str | Path, options: ReadOptions, log: ProblemLog
 ) -> tuple[FileReport, Iterator[Example]]:
-    keeping = _keeping(options)
-    report = FileReport(path=str(path), format=sniff(path, keeping), counts=Counts())
-    return report, counted(read(path, keeping, log), report.counts)
+    file = open_data(path, _keeping(options), log)
+    report = FileReport(path=str(path), format=file.format, counts=Counts())
+    return report, counted(file.examples, report.counts)
 
 
 def _keeping(options: ReadOptions) -> ReadOptions:

@@ -7,7 +7,7 @@ cannot be used is reported and handed on as None, so that its reader drops the w
 import gzip
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
@@ -29,11 +29,20 @@ Line = tuple[int, str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextFile:
-    """A file that holds text, possibly compressed."""
+    """A file that holds text, possibly compressed.
+
+    Attributes:
+        path: where it is.
+        is_gzip: whether it is compressed.
+        newline: what ends its lines.
+        start: its first `HEAD_BYTES`, where they were read already; of a shorter file all of it,
+            which is then not read again.
+    """
 
     path: Path
     is_gzip: bool = False
     newline: bytes = b"\n"
+    start: bytes = field(default=b"", repr=False)
 
     @property
     def stem(self) -> str:
@@ -41,29 +50,35 @@ class TextFile:
         name = self.path.name.removesuffix(".gz")
         return name.rpartition(".")[0] or name
 
-    def chunks(self) -> Iterator[bytes]:
+    def chunks(self, most_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
         """Yield the bytes after decompression and without a byte order mark.
+
+        Args:
+            most_bytes: of a chunk.
 
         Raises:
             DataError: a damaged archive, or one that expands beyond reason.
         """
+        if 0 < len(self.start) < HEAD_BYTES:
+            yield self.start
+            return
         first = True
-        for chunk in self._raw_chunks():
+        for chunk in self._raw_chunks(most_bytes):
             if first:
                 chunk = chunk.removeprefix(b"\xef\xbb\xbf")
                 first = False
             yield chunk
 
-    def _raw_chunks(self) -> Iterator[bytes]:
+    def _raw_chunks(self, most_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
         with open_file(self.path) as file:
             if not self.is_gzip:
-                while chunk := file.read(CHUNK_BYTES):
+                while chunk := file.read(most_bytes):
                     yield chunk
                 return
             size = 0
             try:
                 with gzip.open(file, "rb") as unpacked:
-                    while chunk := unpacked.read(CHUNK_BYTES):
+                    while chunk := unpacked.read(most_bytes):
                         size += len(chunk)
                         if size > MIN_SUSPECT_BYTES and size > MAX_EXPANSION * file.tell():
                             raise DataError(
@@ -82,9 +97,11 @@ class TextFile:
                 ) from error
 
     def head(self, size: int = HEAD_BYTES) -> bytes:
-        """Return the first bytes of the content."""
+        """Return the first bytes of the content, `HEAD_BYTES` at most."""
+        if self.start:
+            return self.start[:size]
         parts, length = [], 0
-        for chunk in self.chunks():
+        for chunk in self.chunks(HEAD_BYTES):
             parts.append(chunk)
             length += len(chunk)
             if length >= size:
@@ -137,17 +154,15 @@ class TextFile:
         """Split a block of whole lines; the fast way where all of it is good."""
         if b"\0" not in block:
             try:
-                text = block.decode("utf-8")
+                lines = block.decode("utf-8").split(self.newline.decode())
             except UnicodeDecodeError:
                 pass
             else:
-                for line in text.split(self.newline.decode()):
-                    number += 1
-                    yield number, line.removesuffix(returns)
-                return
-        for raw in block.split(self.newline):
-            number += 1
-            yield number, self._decode_line(raw, number, log, returns)
+                if returns and b"\r" in block:
+                    lines = [line.removesuffix(returns) for line in lines]
+                return enumerate(lines, number + 1)
+        raw_lines = enumerate(block.split(self.newline), number + 1)
+        return ((at, self._decode_line(raw, at, log, returns)) for at, raw in raw_lines)
 
     def _decode_line(self, raw: bytes, number: int, log: ProblemLog, returns: str) -> str | None:
         if b"\0" in raw:
@@ -208,8 +223,8 @@ def text_file(path: Path) -> TextFile:
     """
     with open_file(path) as file:
         magic = file.read(4)
-    file_ = TextFile(path=path, is_gzip=magic[:2] == b"\x1f\x8b")
-    head = file_.head()
+    is_gzip = magic[:2] == b"\x1f\x8b"
+    head = TextFile(path=path, is_gzip=is_gzip).head()
     if not head.strip():
         raise DataError(
             _("{path} is empty: there is nothing to read. Is it the right file?").format(path=path)
@@ -218,6 +233,5 @@ def text_file(path: Path) -> TextFile:
         raise DataError(
             _("{path} is UTF-16. Save it as UTF-8 (iconv -f UTF-16 -t UTF-8).").format(path=path)
         )
-    if b"\r" in head and b"\n" not in head:
-        return TextFile(path=path, is_gzip=file_.is_gzip, newline=b"\r")
-    return file_
+    newline = b"\r" if b"\r" in head and b"\n" not in head else b"\n"
+    return TextFile(path=path, is_gzip=is_gzip, newline=newline, start=head)
