@@ -60,8 +60,12 @@ def _print(machine: Machine, findings: list[Finding], measured: Measurement | No
     if not findings:
         console.print(_("Nothing is in the way."))
     for finding in findings:
-        mark = _("problem") if finding.severity == "problem" else _("note")
-        console.print(f"{mark}: {finding.message}", markup=False, soft_wrap=True)
+        if finding.severity == "problem":
+            line, colour = _("problem: {message}"), "red"
+        else:
+            line, colour = _("note: {message}"), None
+        text = line.format(message=finding.message)
+        console.print(text, style=colour, markup=False, soft_wrap=True)
 
 
 def _rows(machine: Machine) -> list[tuple[str, str]]:

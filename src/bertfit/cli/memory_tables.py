@@ -8,7 +8,14 @@ from bertfit.language import _
 from bertfit.units import format_bytes
 
 # From "nothing fits" to "plenty", readable on dark and light terminals.
-_HEAT = ("grey35", "red3", "dark_orange3", "gold3", "chartreuse4", "green4")
+_HEAT = (
+    "white on grey35",
+    "white on red3",
+    "black on dark_orange3",
+    "black on gold3",
+    "white on chartreuse4",
+    "white on green4",
+)
 
 
 def print_parts(parts: Sequence[Part], peak_phase: str) -> None:
@@ -73,7 +80,7 @@ def print_capacity(batches: Mapping[int, Mapping[str, int]], *, title: str = "")
 
     settings = list(dict.fromkeys(name for row in batches.values() for name in row))
     most = max((count for row in batches.values() for count in row.values()), default=0)
-    table = Table(box=None, pad_edge=False, title=title or None, title_justify="left")
+    table = Table(box=None, pad_edge=False)
     table.add_column(_("tokens"), justify="right")
     for name in settings:
         table.add_column(name, justify="right")
@@ -83,12 +90,15 @@ def print_capacity(batches: Mapping[int, Mapping[str, int]], *, title: str = "")
             for name in settings
         ]
         table.add_row(str(length), *cells)
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    if title:  # as wide as the terminal: a table's own title is as narrow as the table
+        console.print(title, style="bold", markup=False)
+    console.print(table)
 
 
 def heat(count: int, most: int) -> str:
     """Choose the colour of a batch size, on a logarithmic scale from 1 to `most`."""
     if count < 1:
-        return f"white on {_HEAT[0]}"
+        return _HEAT[0]
     scale = math.log(count) / math.log(most) if most > 1 else 1.0
-    return f"white on {_HEAT[1 + round(scale * (len(_HEAT) - 2))]}"
+    return _HEAT[1 + round(scale * (len(_HEAT) - 2))]

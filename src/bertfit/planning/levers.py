@@ -1,5 +1,6 @@
 """Every lever of a job that changes its memory, decided; and how a model is prepared for them."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -305,6 +306,8 @@ def _checkpoint(model: nn.Module, layers: list[nn.Module], count: int) -> None:
         raise ConfigError(
             _("{model} has no activation checkpointing.").format(model=type(model).__name__)
         )
+    # What the model says in its first step of a cache of keys, which tagging does not use.
+    logging.getLogger("transformers.utils.generic").setLevel(logging.ERROR)
     # transformers 5.24 renamed it and warns of the old name.
     enable = getattr(model, "activation_checkpointing_enable", None)
     (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})  # type: ignore[operator]
