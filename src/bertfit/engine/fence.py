@@ -188,7 +188,7 @@ def set_expandable_segments(wanted: bool) -> None:
     Windows has no such segments; torch then warns and goes on without.
     """
     setting = f"expandable_segments:{wanted}"
-    torch.cuda.memory._set_allocator_settings(setting)
+    torch._C._accelerator_setAllocatorSettings(setting)
 
 
 @contextmanager
