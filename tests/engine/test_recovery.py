@@ -15,7 +15,7 @@ from bertfit.engine.recovery import StepDone, Steps
 from bertfit.engine.step import StepResult, train_step
 from bertfit.engine.step import gradients as gradients_of_step
 from bertfit.errors import BudgetError
-from bertfit.memory.gauges import HostGauge
+from bertfit.memory.gauges import HostGauge, Reading
 from bertfit.types import Window
 from injection import Allocations
 from tiny_models import random_window, tiny_model
@@ -222,6 +222,38 @@ def test_one_window_that_does_not_fit_is_told_with_what_would() -> None:
     message = str(caught.value)
     assert "Step 5" in message and "31 tokens" in message and "--max-length 15" in message
     assert "Tried to allocate 2.00 GiB" in message and "More" not in message
+    assert equal(shop.weights(), before)
+
+
+class SharedGauge(HostGauge):
+    """A card of 4 GiB that another program holds 3 GiB of."""
+
+    def read(self) -> Reading:
+        return Reading(card_total_bytes=4 << 30, other_bytes=3 << 30, peak_bytes=1 << 29)
+
+
+@pytest.mark.parametrize(
+    ("gauge", "held"),
+    [
+        (SharedGauge(), "of the card's 4.00 GiB other programs hold 3.00 GiB now, and this run "
+         "has held 512 MiB at most"),
+        (HostGauge(), "of the machine's memory, and "),
+    ],
+)  # fmt: skip
+def test_a_window_that_fits_alone_is_not_blamed(gauge: HostGauge, held: str) -> None:
+    """Memory ends three times at single windows, and each time somebody else had it."""
+
+    def step(model: object, update: object, batches: object, **more: object) -> StepResult:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 MiB.")
+
+    shop = Workshop(tokens=1, step=step, gauge=gauge)
+    before = shop.weights()
+    with pytest.raises(BudgetError) as caught:
+        shop.steps.run(4, windows_of(0))
+    message = str(caught.value)
+    assert "Step 5: memory ended 3 times" in message and "does not fit" not in message
+    assert "31 tokens, fits now" in message and "Tried to allocate 20 MiB" in message
+    assert held in message and "the same command again" in message
     assert equal(shop.weights(), before)
 
 

@@ -14,14 +14,17 @@ from torch import Tensor, nn
 from bertfit.config import Precision
 from bertfit.data.batches import cut, cut_as, pack, pad
 from bertfit.engine.device import seed_step
-from bertfit.engine.oom import Card, Done, attempt, first_line
+from bertfit.engine.oom import Done, attempt, first_line
 from bertfit.engine.optim import Update, UpdateBroken
 from bertfit.engine.precision import LossScale
 from bertfit.engine.step import StepResult, train_step
 from bertfit.engine.step import gradients as step_gradients
 from bertfit.errors import BudgetError
 from bertfit.language import _
+from bertfit.memory.gauges import Gauge, Reading
+from bertfit.memory.host import available_bytes
 from bertfit.types import Batch, Window
+from bertfit.units import format_bytes
 
 # Thrashing: the allocator emptied its cache in this many steps running.
 THRASHING_STEPS = 2
@@ -80,7 +83,7 @@ class Steps:
         precision: Precision,
         pad_id: int,
         seed: int,
-        card: Card,
+        card: Gauge,
         micro_batch_tokens: int,
         relieve: Callable[[], bool] = lambda: False,
         step: Callable[..., StepResult] = train_step,
@@ -135,7 +138,7 @@ class Steps:
             elif chances:
                 chances -= 1  # what took the memory may have been a neighbour, for a moment
             else:
-                raise self._too_large(step, parts, done.message)
+                raise self._too_large(step, parts, done.message, retries)
         self._watch_thrashing(before, parts)
         return StepDone(
             result=done.value,
@@ -212,7 +215,7 @@ class Steps:
             self.card.free_cached()
             largest = [self._largest_part(windows)]
             if not self._shrink(largest) and not self._relieved_now():
-                raise self._too_large(0, largest, done.message)
+                raise self._too_large(0, largest, done.message, retries)
 
     def forward_backward(self, batches: Sequence[Batch]) -> None:
         """Run forward and backward of a step, and leave its gradient; the weights stay."""
@@ -260,25 +263,37 @@ class Steps:
             self._shrink(parts)
             self._thrashed = 0
 
-    def _too_large(self, step: int, parts: Sequence[Sequence[Window]], why: str) -> BudgetError:
+    def _too_large(
+        self, step: int, parts: Sequence[Sequence[Window]], why: str, failures: int
+    ) -> BudgetError:
         """Say what does not fit and, by trying shorter windows, what would."""
         window = max((part[0] for part in parts), key=lambda w: len(w.input_ids))
         length = len(window.input_ids)
-        for shorter in (length * 3 // 4, length // 2, length // 4, length // 8):
-            if shorter < 8:
-                break
-            piece = _trial(pad([window], self.pad_id), shorter)
-            done = attempt(lambda b=piece: self.forward_backward([b, b]), self.card)  # type: ignore[misc]
-            self.update.clear()
-            self.card.free_cached()
-            if isinstance(done, Done):
-                return BudgetError(
-                    _(
-                        "Step {step}: one window of {length} tokens does not fit ({why}). Windows "
-                        "of {shorter} tokens do: say --max-length {shorter}, or give a larger "
-                        "--budget."
-                    ).format(step=step + 1, length=length, why=first_line(why), shorter=shorter)
+        tried = (length, length * 3 // 4, length // 2, length // 4, length // 8)
+        fitting = next((n for n in tried if n >= min(8, length) and self._fits(window, n)), None)
+        if fitting == length:
+            return BudgetError(
+                _(
+                    "Step {step}: memory ended {count} times in micro-batches of one window "
+                    "({why}), yet the longest of them, {length} tokens, fits now. So something "
+                    "else took the memory: {held}. Close other programs and say the same command "
+                    "again: it goes on from the last checkpoint."
+                ).format(
+                    step=step + 1,
+                    count=failures,
+                    why=first_line(why),
+                    length=length,
+                    held=_held(self.card.read()),
                 )
+            )
+        if fitting is not None:
+            return BudgetError(
+                _(
+                    "Step {step}: one window of {length} tokens does not fit ({why}). Windows "
+                    "of {shorter} tokens do: say --max-length {shorter}, or give a larger "
+                    "--budget."
+                ).format(step=step + 1, length=length, why=first_line(why), shorter=fitting)
+            )
         return BudgetError(
             _(
                 "Step {step}: one window of {length} tokens does not fit, nor does a much shorter "
@@ -286,6 +301,30 @@ class Steps:
                 "smaller model."
             ).format(step=step + 1, length=length, why=first_line(why))
         )
+
+    def _fits(self, window: Window, num_tokens: int) -> bool:
+        """Say whether the first tokens of a window fit alone, twice as in a step of several."""
+        piece = _trial(pad([window], self.pad_id), num_tokens)
+        done = attempt(lambda: self.forward_backward([piece, piece]), self.card)
+        self.update.clear()
+        self.card.free_cached()
+        return isinstance(done, Done)
+
+
+def _held(reading: Reading) -> str:
+    """Say who holds how much of the memory."""
+    if reading.card_total_bytes:
+        return _(
+            "of the card's {total} other programs hold {other} now, and this run has held {peak} "
+            "at most"
+        ).format(
+            total=format_bytes(reading.card_total_bytes),
+            other=format_bytes(reading.other_bytes),
+            peak=format_bytes(reading.peak_bytes),
+        )
+    return _("this run holds {own} of the machine's memory, and {left} are left now").format(
+        own=format_bytes(reading.host_bytes), left=format_bytes(available_bytes())
+    )
 
 
 def _trial(batch: Batch, num_tokens: int | None = None) -> Batch:
