@@ -16,10 +16,12 @@ import psutil
 import pytest
 
 from bertfit.cli import main
+from bertfit.config import JobConfig, job_config
 from bertfit.errors import ConfigError, Interrupted, ModelError
 from bertfit.jobs import detach, run_status
 from bertfit.jobs.detach import start_detached
 from bertfit.jobs.kernel_kills import KillCounts, kill_counts, verdict
+from bertfit.jobs.run_folder import RunFolder, default_folder
 from bertfit.jobs.run_status import (
     RunLock,
     RunRecord,
@@ -97,6 +99,56 @@ def test_a_second_writer_is_refused_and_told_who_writes(
         RunRecord(tmp_path / "work")
     status = read_status(tmp_path / "work")
     assert status is not None and status.pid == worker.pid, "the refused one wrote nothing"
+
+
+def unfinished(folder: Path, asked: JobConfig) -> None:
+    """Make the folder of a worker one of a run that has begun."""
+    RunFolder.write_job(folder, asked)
+    (folder / "steps.jsonl").write_text('{"step": 3}\n')
+
+
+@pytest.mark.parametrize("flags", [[], ["--detach"], ["--overwrite"], ["--detach", "--overwrite"]])
+@pytest.mark.parametrize("named", [True, False], ids=["named", "by-default"])
+def test_a_command_whose_run_is_at_work_is_refused_with_what_to_do(
+    worker: "subprocess.Popen[str]",
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    flags: list[str],
+    named: bool,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "work"
+    if not named:
+        folder = tmp_path / "runs" / "t-tiny"
+        folder.parent.mkdir()
+        (tmp_path / "work").rename(folder)
+        register(folder)
+    (tmp_path / "t.jsonl").write_text('{"text": "a", "entities": []}\n')
+    command = ["train", "--model", "tiny", "--train-file", "t.jsonl", "--seed", "5"]
+    unfinished(folder, job_config({"model": "tiny", "train_file": "t.jsonl", "seed": 5}))
+    before = {each.name: each.read_bytes() for each in folder.iterdir()}
+    if named:
+        command += ["--output-dir", str(folder)]
+    assert main([*command, *flags]) == 2
+    said = capsys.readouterr().err
+    name = folder.name
+    assert f"Run '{name}' is at work" in said and f"process {worker.pid}," in said
+    assert f"bertfit attach {name}" in said and f"bertfit stop {name}" in said
+    assert "--output-dir" in said and "step 3 of 10" in said
+    assert {each.name: each.read_bytes() for each in folder.iterdir()} == before
+    assert not (tmp_path / "runs" / "t-tiny-2").exists()
+
+
+def test_another_job_takes_the_next_folder_while_a_run_is_at_work(
+    worker: "subprocess.Popen[str]", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "work").rename(tmp_path / "runs" / "t-tiny")
+    asked = job_config({"model": "tiny", "train_file": "t.jsonl", "seed": 5})
+    unfinished(tmp_path / "runs" / "t-tiny", asked)
+    assert default_folder(asked.model_copy(update={"seed": 6})) == Path("runs/t-tiny-2")
 
 
 def test_a_dead_owner_is_noticed_and_does_not_stand_in_the_way(

@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 
 from bertfit.errors import ConfigError
-from bertfit.jobs.run_status import LOG_FILE, is_alive, read_status, status_of, write_status
-from bertfit.jobs.runs import register
+from bertfit.jobs.run_status import LOG_FILE, read_status, status_of, write_status
+from bertfit.jobs.runs import refuse_at_work, register
 from bertfit.language import _
 
 # A program that cannot even start is gone by then.
@@ -32,13 +32,8 @@ def start_detached(arguments: Sequence[str], folder: Path) -> str:
         ConfigError: a run is at work in the folder, the folder cannot be written, or the command
             ended at once.
     """
+    refuse_at_work(folder)
     before = read_status(folder)
-    if before is not None and before.state in ("starting", "running") and is_alive(before):
-        raise ConfigError(
-            _("Run '{name}' is at work in {folder} already (process {pid}).").format(
-                name=register(folder), folder=folder, pid=before.pid
-            )
-        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / LOG_FILE).open("ab") as log:

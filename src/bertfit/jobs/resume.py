@@ -14,7 +14,7 @@ import xxhash
 from bertfit.config import JobConfig
 from bertfit.errors import ConfigError
 from bertfit.jobs.corpus import Corpus
-from bertfit.jobs.run_status import is_alive, read_status
+from bertfit.jobs.run_status import read_status
 from bertfit.language import N_, _
 from bertfit.types import Example
 
@@ -155,11 +155,9 @@ def check_settings(folder: Path, job: JobConfig) -> list[str]:
 
 
 def is_same_command(folder: Path, job: JobConfig) -> bool:
-    """Say whether a folder holds the unfinished run of this very job, with nobody at work on it."""
-    status, stored = read_status(folder), stored_job(folder)
-    if status is None or stored is None or not is_unfinished(folder):
-        return False
-    if status.state in ("starting", "running") and is_alive(status):
+    """Say whether a folder holds the unfinished run of this very job; it may be at work."""
+    stored = stored_job(folder)
+    if stored is None or not is_unfinished(folder):
         return False
     asked = job.model_dump(mode="json", exclude_none=True)
     return {name: value for name, value in stored.items() if name not in LEVERS} == {

@@ -26,6 +26,7 @@ from bertfit.errors import ConfigError
 from bertfit.jobs.checkpoints import Disk
 from bertfit.jobs.resume import is_same_command, is_unfinished
 from bertfit.jobs.run_status import OWN_FILES
+from bertfit.jobs.runs import refuse_at_work
 from bertfit.language import _
 from bertfit.types import MemorySample, Scores, StepRecord
 
@@ -44,8 +45,10 @@ class RunFolder:
         """Refuse a folder that cannot take the run, before any work is done.
 
         Raises:
-            ConfigError: it holds something already and `overwrite` was not asked, or it is no run.
+            ConfigError: another process is at work in it; it holds something already and
+                `overwrite` was not asked; or it is no run.
         """
+        refuse_at_work(path)
         if path.exists() and not path.is_dir():
             raise ConfigError(
                 _("--output-dir {path}: is a file. Name another folder.").format(path=path)
@@ -246,7 +249,8 @@ def _keep_steps(path: Path, step: int) -> None:
 def default_folder(job: JobConfig) -> Path:
     """Return `runs/<data>-<model>`, with a number behind it where that is taken.
 
-    The unfinished run of the same job is gone on with, so its folder is not taken.
+    The unfinished run of the same job is gone on with, so its folder is not taken; where it is at
+    work, `RunFolder.check` says so.
     """
     model = Path(job.model).name or "model"
     folder = Path("runs") / f"{job.train_file[0].name.split('.')[0]}-{model}"

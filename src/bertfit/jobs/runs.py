@@ -199,6 +199,37 @@ def _truth(status: RunStatus) -> tuple[State, str]:
     return "killed", _(_CAUSES[verdict(status.pid, status.kills)])
 
 
+def refuse_at_work(folder: Path) -> None:
+    """Refuse a folder that another process of this machine works in.
+
+    A run of another machine is left to the lock: one that was taken back must not stand in the way
+    of the same command on the next.
+
+    Raises:
+        ConfigError: one does; with what can be done about it.
+    """
+    status = read_status(folder)
+    # Its own parent: in a virtual environment of Windows a launcher stands between.
+    own = (os.getpid(), os.getppid())
+    if status is None or status.state not in ("starting", "running") or status.pid in own:
+        return
+    if not is_alive(status):
+        return
+    raise ConfigError(
+        _(
+            "Run '{name}' is at work in {folder} already (process {pid}, step {step} of "
+            "{all}). See it: bertfit attach {name}. Stop it: bertfit stop {name}. To train beside "
+            "it, name another folder with --output-dir."
+        ).format(
+            name=register(folder),
+            folder=folder,
+            pid=status.pid,
+            step=status.step,
+            all=status.num_steps or "?",
+        )
+    )
+
+
 def stop_run(run: Run, patience_seconds: float = STOP_SECONDS) -> Run:
     """Ask a run to save itself and end; wait for it a while.
 
