@@ -1,10 +1,12 @@
 """How long an estimate takes over the imports, and how much RAM.
 
     python benchmarks/estimate_time.py [--model NAME] [--json]
+    python benchmarks/estimate_time.py --plan bert-large-uncased=4GiB xlm-roberta-base=3.82GiB
 
 Beside `import torch` and the import of the model's class: the first answer, the traces from which
 a whole family of shapes follows, a shape of that family, a grid of 36 shapes, and the table of the
-largest batch for six lengths. Each but the family's shapes is a process of its own, as a user's.
+largest batch for six lengths, and plans of 32 windows of 512 tokens for an easy budget, a tight one
+and one that is refused. Each but the family's shapes is a process of its own, as a user's.
 """
 
 import argparse
@@ -18,6 +20,7 @@ import time
 
 LENGTHS = (64, 128, 256, 320, 384, 512)
 BATCHES = (1, 2, 4, 8, 16, 32)
+BUDGETS = ("8GiB", "4GiB", "2GiB", "1GiB")
 
 
 def question(model, shape):
@@ -44,8 +47,41 @@ def family(model):
     return ShapeFamily(build, lambda shape: settings_of(question(model, shape), device), device)
 
 
+def plan(model, budget):
+    """Return the CPU seconds of a plan, or of its refusal, over the imports."""
+    from bertfit.errors import BertfitError
+    from bertfit.planning.plan import make_plan
+    from bertfit.planning.planner import Planner
+    from plans_on_stub import facts_of
+
+    imports()
+    begun = time.process_time()
+    planner = Planner(facts_of({"model": model, "budget": budget}))
+    traced = time.process_time()
+    try:
+        made = make_plan(planner)
+    except BertfitError as error:
+        made = None
+        answer = str(error).splitlines()[0]
+    else:
+        chosen = made.chosen
+        answer = (
+            f"{chosen.micro_batch_tokens} tokens, {chosen.checkpointed_layers} layers twice, "
+            f"host state {chosen.host_state}, {made.estimate.required_bytes} bytes"
+        )
+    return {
+        "plan": time.process_time() - begun,
+        "to begin with": traced - begun,
+        "needs": len(planner.needs),
+        "answer": answer,
+        "RAM MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,
+    }
+
+
 def work(what, model):
     """Return the seconds of one kind of question, in this process."""
+    if what.startswith("plan="):
+        return plan(model, what.removeprefix("plan="))
     begun = time.perf_counter()
     imports()
     imported = time.perf_counter()
@@ -84,19 +120,27 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="bert-base-chinese")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--plan", nargs="+", metavar="MODEL=BUDGET", help="only these plans")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         print(json.dumps(work(options.one, options.model)))
         return
     rows = {}
-    for what in ("first", "family", "grid", "capacity"):
-        command = [sys.executable, __file__, "--one", what, "--model", options.model]
+    asked = [(what, options.model) for what in ("first", "family", "grid", "capacity")]
+    asked += [(f"plan={budget}", options.model) for budget in BUDGETS]
+    if options.plan:
+        asked = [(f"plan={text.split('=')[1]}", text.split("=")[0]) for text in options.plan]
+    for what, model in asked:
+        command = [sys.executable, __file__, "--one", what, "--model", model]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
-        rows[what] = json.loads(done.stdout.splitlines()[-1])
+        row = rows[f"{model} {what}"] = json.loads(done.stdout.splitlines()[-1])
         if not options.json:
-            values = "  ".join(f"{name} {value:,.3f}" for name, value in rows[what].items())
-            print(f"{what:9} {values}", flush=True)
+            values = "  ".join(
+                f"{name} {value:,.3f}" if isinstance(value, float) else f"{name} {value}"
+                for name, value in row.items()
+            )
+            print(f"{model} {what:9} {values}", flush=True)
     if options.json:
         print(json.dumps({"model": options.model, "rows": rows}))
 

@@ -2,6 +2,7 @@ import json
 import random
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -263,16 +264,14 @@ def test_a_replay_of_other_jobs_equals_a_fresh_trace(make: Callable[[Any], Setti
     ids=["bf16", "checkpointed", "8-bit"],
 )
 def test_mixed_steps_equal_a_fresh_trace(levers: dict[str, Any]) -> None:
-    def settings(steps: Any) -> TrainSettings:
-        return TrainSettings(steps=steps, num_tags=9, **levers)
-
+    settings = train((1, 1), **levers)
     mixed = StepFamily(bert(), settings, CARD)
     for steps in (
         (((8, 100), (3, 61), (1, 7)), ((20, 100),)),
         (((12, 99), (9, 300)),),
         (((1, 1),), ((30, 128), (30, 128), (2, 500))),
     ):
-        assert mixed.estimate(steps) == need(settings(steps)), steps
+        assert mixed.estimate(steps) == need(replace(settings, steps=steps)), steps
 
 
 @pytest.mark.slow

@@ -10,8 +10,9 @@ from bertfit.errors import ConfigError
 from bertfit.language import _
 from bertfit.planning.candidates import Candidate, JobFacts, candidates, cut_step, hardest_step
 from bertfit.planning.cost import StepCost
-from bertfit.planning.estimate import estimate_memory, required_bytes
+from bertfit.planning.estimate import required_bytes
 from bertfit.planning.levers import TrainSettings, encoder_layers
+from bertfit.planning.mixed_steps import StepFamily
 from bertfit.planning.sample import Sample, sample_step
 from bertfit.planning.screen import Screen
 from bertfit.types import DeviceSpec, MemoryEstimate
@@ -22,6 +23,13 @@ class Planner:
 
     Args:
         facts: the job; its budget is not looked at.
+
+    Attributes:
+        seconds: what a step of each candidate takes, estimated.
+        ordered: the candidates, the fastest first.
+        needs: what was exactly estimated so far.
+        micro_batches: micro-batch tokens -> micro-batches of a usual step, their mean.
+        step_tokens: real tokens of a usual step.
     """
 
     def __init__(self, facts: JobFacts) -> None:
@@ -37,7 +45,8 @@ class Planner:
         )
         self._card_samples = self._samples(replace(self._candidates[0], host_state=False))
         self._screens = {False: Screen(self._card_samples)}
-        self._needs: dict[Candidate, MemoryEstimate] = {}
+        self._families: dict[bool, StepFamily] = {}
+        self.needs: dict[Candidate, MemoryEstimate] = {}
         drawn = facts.steps()
         self._cuts = {
             tokens: [cut_step(step, tokens) for step in drawn]
@@ -89,11 +98,16 @@ class Planner:
 
     def need(self, candidate: Candidate) -> MemoryEstimate:
         """Return exactly what a candidate needs."""
-        if candidate not in self._needs:
-            self._needs[candidate] = estimate_memory(
-                self.facts.build_model, self.settings(candidate), self.facts.device
-            )
-        known = self._needs[candidate]
+        if candidate not in self.needs:
+            settings = self.settings(candidate)
+            family = self._families.get(candidate.host_state)
+            if family is None:
+                family = StepFamily(
+                    self.facts.build_model, settings, self.facts.device, longest=self.facts.longest
+                )
+                self._families[candidate.host_state] = family
+            self.needs[candidate] = family.estimate(settings.steps, candidate.checkpointed_layers)
+        known = self.needs[candidate]
         if known.context_bytes == self.facts.device.context_bytes:
             return known
         return replace(

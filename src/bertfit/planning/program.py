@@ -66,7 +66,7 @@ def run(
         layers: from `prepare`.
         settings: the levers.
         device: where to run.
-        mark: told when a micro-batch begins, and when the last of a step has ended.
+        mark: told when a step and a micro-batch begins, and when the last of a step has ended.
     """
     if isinstance(settings, TrainSettings):
         yield from _training(model, settings, device, mark)
@@ -108,6 +108,8 @@ def _training(
     while True:
         for step in settings.steps:
             batches = [blank_batch(shape, settings.padded, labels=True) for shape in step]
+            if mark is not None:
+                mark("step")
             train_step(
                 model,
                 update,

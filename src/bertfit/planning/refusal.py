@@ -7,7 +7,7 @@ from bertfit.errors import BudgetError, ConfigError
 from bertfit.language import _
 from bertfit.planning.candidates import Candidate, JobFacts, Pins, hardest_step
 from bertfit.planning.choice import choose
-from bertfit.planning.estimate import estimate_memory
+from bertfit.planning.mixed_steps import StepFamily
 from bertfit.planning.planner import Planner
 from bertfit.planning.tradeoffs import CATALOGUE, DEFAULT_SHORT_WINDOW, with_trade_offs
 from bertfit.types import LengthProfile
@@ -75,9 +75,10 @@ def trade_offs_that_fit(planner: Planner, candidate: Candidate) -> list[str]:
                 changed.settings.first_layers or candidate.checkpointed_layers,
             ),
         )
-        steps = (tuple(hardest_step(changed, tokens)),)
+        settings = frugal.settings(changed, (tuple(hardest_step(changed, tokens)),))
         try:
-            need = estimate_memory(facts.build_model, frugal.settings(changed, steps), facts.device)
+            family = StepFamily(facts.build_model, settings, facts.device, longest=changed.longest)
+            need = family.estimate(settings.steps)
         except ConfigError:  # a library that is not installed, or not for this model
             continue
         if need.required_bytes <= facts.budget_bytes and (
