@@ -2,8 +2,9 @@
 
 import json
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -23,6 +24,8 @@ from bertfit.config import JobConfig, reading_fields
 from bertfit.language import _
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from bertfit.data.formats import ProblemLog, ReadOptions
     from bertfit.jobs.predict import Predictor
     from bertfit.types import Example
@@ -93,12 +96,14 @@ def _predict(
 
     from bertfit.data.formats import ProblemLog
     from bertfit.jobs.backend_choice import backend_of
-    from bertfit.jobs.corpus import read_options
+    from bertfit.jobs.corpus import read_options, report_problems
+    from bertfit.jobs.inputs import TextInput
     from bertfit.jobs.int8 import MAX_F1_LOSS, load_int8
     from bertfit.jobs.predict import load
     from bertfit.jobs.predict_file import PredictJob, predict_file
     from bertfit.jobs.prediction_formats import format_of, scheme_of
     from bertfit.jobs.ray_predict import over_ray
+    from bertfit.types import Example
 
     if output is not None:
         name = format_of(output, output_format)  # told before the model is loaded
@@ -129,8 +134,16 @@ def _predict(
         },
         _("not with --ray: every process would decide, or read, for itself."),
     )
-    if ray and output is None:
-        raise ConfigError(_("--ray: say with --output where the entities go."))
+    _refuse_together(
+        {
+            "--ray": ray,
+            "--output-format": output_format is not None,
+            "--output-scheme": output_scheme != "bio",
+        }
+        if output is None
+        else {},
+        _("say with --output where the entities go; standard output gets JSON lines."),
+    )
     make = partial(
         load,
         model,
@@ -154,7 +167,16 @@ def _predict(
     _tell_unmapped(predictor)
     log = ProblemLog()
     if output is None or file is None:
-        return _to_stdout(predictor, file, text or [], options, log, whole_files, output, as_json)
+        if file is None:
+            examples = iter([Example(id=str(i), text=one) for i, one in enumerate(text or [])])
+        else:
+            examples = TextInput(file, options, log, whole_files=whole_files).examples()
+        with _target(output, overwrite) as target:
+            # A bar would run into the lines on a terminal.
+            progress = not (quiet or target.isatty())
+            _write_lines(predictor, examples, log, target, as_json, progress)
+        report_problems(log, tell)
+        return 0
     asked = PredictJob(
         input=file,
         output=output,
@@ -209,38 +231,43 @@ def _tell_unmapped(predictor: "Predictor") -> None:
         )
 
 
-def _to_stdout(
-    predictor: "Predictor",
-    file: str | None,
-    texts: list[str],
-    options: "ReadOptions",
-    log: "ProblemLog",
-    whole_files: bool,
-    output: Path | None,
-    as_json: bool,
-) -> int:
-    from bertfit.jobs.corpus import report_problems
-    from bertfit.jobs.inputs import TextInput
-    from bertfit.jobs.prediction_formats import json_record
-    from bertfit.types import Example
+def _target(output: Path | None, overwrite: bool) -> AbstractContextManager[TextIO]:
+    from bertfit.errors import ConfigError
 
-    if file is None:
-        examples = iter([Example(id=str(i), text=one) for i, one in enumerate(texts)])
-    else:
-        examples = TextInput(file, options, log, whole_files=whole_files).examples()
-    found = (json_record(*each) for each in predictor.annotate(examples))
-    target = sys.stdout if output is None else output.open("w", encoding="utf-8")
-    try:
-        if as_json:
-            target.write(json.dumps(list(found), ensure_ascii=False, default=str) + "\n")
-        else:
-            for record in found:
-                target.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
-    finally:
-        if output is not None:
-            target.close()
-    report_problems(log, tell)
-    return 0
+    if output is None:
+        return nullcontext(sys.stdout)
+    if output.exists() and not overwrite:
+        raise ConfigError(
+            _("{path} exists. Give another name, or --overwrite to replace it.").format(path=output)
+        )
+    return output.open("w", encoding="utf-8")
+
+
+def _write_lines(
+    predictor: "Predictor",
+    examples: "Iterable[Example]",
+    log: "ProblemLog",
+    target: TextIO,
+    as_json: bool,
+    progress: bool,
+) -> None:
+    """Write JSON lines, or one JSON document, as the chunks are done."""
+    from tqdm import tqdm
+
+    from bertfit.jobs.prediction_formats import json_record
+
+    before, between, after = ("[", ", ", "]\n") if as_json else ("", "\n", "\n")
+    target.write(before)
+    is_first = True
+    with tqdm(disable=not progress, unit=_("text"), desc=_("predicting"), delay=2) as bar:
+        for chunk in predictor.chunks(examples):
+            for found in predictor.annotate_chunk(chunk, log.add):
+                record = json.dumps(json_record(*found), ensure_ascii=False, default=str)
+                target.write(record if is_first else between + record)
+                is_first = False
+            target.flush()
+            bar.update(len(chunk.examples))
+    target.write("" if is_first and not as_json else after)
 
 
 command = with_fields(_predict, reading_fields(JobConfig))

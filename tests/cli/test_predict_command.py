@@ -1,0 +1,69 @@
+"""`bertfit predict` without a file to write: JSON on standard output, and what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bertfit.cli import main
+from jobs.tiny_taggers import save_tiny_tagger
+
+TEXTS = ("ab 北京 cd", "我爱上海", "xyz", "北京 is in a b c")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(save_tiny_tagger(tmp_path_factory.mktemp("tagger"), ["O", "B-PER", "I-PER"]))
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["predict", *arguments, "--device", "cpu"]) == 0
+    return capsys.readouterr().out
+
+
+def test_lines_of_a_file_and_one_document_hold_the_same(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in.txt").write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
+    file = str(tmp_path / "in.txt")
+    lines = printed(capsys, model, file).splitlines()
+    assert [json.loads(line)["text"] for line in lines] == list(TEXTS)
+    document = printed(capsys, model, file, "--json")
+    assert document.endswith("]\n")
+    assert json.loads(document) == [json.loads(line) for line in lines]
+
+
+def test_texts_of_the_command_line(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    out = printed(capsys, model, "--text", TEXTS[0], "--text", TEXTS[1])
+    assert [json.loads(line)["text"] for line in out.splitlines()] == list(TEXTS[:2])
+
+
+def test_no_readable_text_is_an_empty_document(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in.jsonl").write_text('{"text": 4}\n{"text": 5}\n')
+    file = str(tmp_path / "in.jsonl")
+    assert json.loads(printed(capsys, model, file, "--json")) == []
+    assert printed(capsys, model, file) == ""
+
+
+def test_texts_do_not_replace_a_file_without_a_word(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "o.jsonl"
+    output.write_text("mine")
+    assert main(["predict", model, "--text", "ab", "--output", str(output)]) == 2
+    assert "--overwrite" in capsys.readouterr().err and output.read_text() == "mine"
+    printed(capsys, model, "--text", "ab", "--output", str(output), "--overwrite")
+    assert json.loads(output.read_text())["text"] == "ab"
+
+
+@pytest.mark.parametrize(
+    "flags", [["--output-format", "conll"], ["--output-scheme", "bmes"], ["--ray"]]
+)
+def test_flags_that_need_an_output_file_are_refused_without_one(
+    model: str, tmp_path: Path, flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in.txt").write_text("ab\n")
+    assert main(["predict", model, str(tmp_path / "in.txt"), *flags]) == 2
+    assert flags[0] in capsys.readouterr().err
