@@ -215,7 +215,7 @@ def test_a_batch_that_does_not_fit_is_cut(folder: Path) -> None:
     inner = small.forward
 
     def forward(batch: Batch) -> torch.Tensor:
-        if batch.input_ids.size > 60:
+        if batch.num_tokens > 60:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return inner(batch)
 

@@ -1,7 +1,6 @@
 """Vectors in files: what is in them, what goes along, and going on after any kill."""
 
 import json
-import random
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from bertfit.jobs import vector_formats
 from bertfit.jobs.embed import Embedder, load_encoder
 from bertfit.jobs.embed_file import EmbedJob, embed_file
 from bertfit.jobs.stream_job import StreamReport
-from jobs.killing import run_and_kill
+from jobs.file_jobs import check_kill_at_every_write, check_random_kills, write_texts
 from jobs.tiny_taggers import save_tiny_tagger
 
 NAMES = ("o.parquet", "o.npy", "o.safetensors")
@@ -30,16 +29,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def embedder(folder: Path) -> Embedder:
     # Small batches, so that a small input is many chunks.
     return load_encoder(str(folder), device="cpu", precision="fp32", batch_tokens=32)
-
-
-def write_texts(path: Path, count: int) -> list[str]:
-    rng = random.Random(count)
-    texts = [
-        "".join(rng.choices("abcdefgh 北京上海我爱.,", k=rng.randint(1, 20))).strip() or "a"
-        for __ in range(count)
-    ]
-    path.write_text("".join(text + "\n" for text in texts), encoding="utf-8")
-    return texts
 
 
 def embed(
@@ -197,59 +186,23 @@ def content(path: Path) -> bytes:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
 def test_killed_at_any_moment_it_goes_on(
-    embedder: Embedder, folder: Path, tmp_path: Path, name: str
-) -> None:
-    kill_at_random_moments(embedder, folder, tmp_path, name, kills=4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_killed_at_20_moments(embedder: Embedder, folder: Path, tmp_path: Path, name: str) -> None:
-    kill_at_random_moments(embedder, folder, tmp_path, name, kills=20)
-
-
-def kill_at_random_moments(
     embedder: Embedder, folder: Path, tmp_path: Path, name: str, kills: int
 ) -> None:
-    write_texts(tmp_path / "in.txt", 300)
-    embed(embedder, folder, tmp_path / "in.txt", tmp_path / "whole" / name)
-    expected = content(tmp_path / "whole" / name)
-    rng = random.Random(name)
-    killed = attempts = 0
-    while killed < kills:
-        output = tmp_path / f"o{attempts}" / name
-        attempts += 1
-        assert attempts < 10 * kills
-        done = False
-        while not done:
-            done = run_and_kill(
-                lambda output=output: embed(  # type: ignore[misc]
-                    embedder, folder, tmp_path / "in.txt", output
-                ),
-                rng.randint(1, 40) if killed < kills else None,
-                rng.choice([0.0, rng.uniform(0, 0.01)]),
-            )
-            killed += not done
-            # Killed when all was done, before the process ended: nothing is left to go on with.
-            done = done or (output.exists() and not list(output.parent.glob("*.part*")))
-        assert content(output) == expected, "not the same bytes"
-        assert not list(output.parent.glob("*.part*"))
+    source = tmp_path / "in.txt"
+    write_texts(source, 300)
+    check_random_kills(
+        lambda output: embed(embedder, folder, source, output), content, tmp_path, name, kills
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_killed_at_every_write_it_goes_on(
     embedder: Embedder, folder: Path, tmp_path: Path, name: str
 ) -> None:
-    write_texts(tmp_path / "in.txt", 120)
-    embed(embedder, folder, tmp_path / "in.txt", tmp_path / "whole" / name)
-    output = tmp_path / "o" / name
-
-    for number in range(1, 200):
-        if run_and_kill(
-            lambda: embed(embedder, folder, tmp_path / "in.txt", output),  # type: ignore[arg-type,return-value]
-            number,
-        ):
-            break
-    assert content(output) == content(tmp_path / "whole" / name)
-    assert not list(output.parent.glob("*.part*"))
+    source = tmp_path / "in.txt"
+    write_texts(source, 120)
+    check_kill_at_every_write(
+        lambda output: embed(embedder, folder, source, output), content, tmp_path, name
+    )

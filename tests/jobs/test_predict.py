@@ -187,7 +187,7 @@ class _Small:
         self.inner, self.room, self.failures = predictor.forward, room, 0
 
     def __call__(self, batch: Batch) -> torch.Tensor:
-        if batch.input_ids.size > self.room:
+        if batch.num_tokens > self.room:
             self.failures += 1
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return self.inner(batch)

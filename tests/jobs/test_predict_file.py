@@ -4,7 +4,6 @@ import gzip
 import io
 import json
 import os
-import random
 import signal
 from collections import Counter
 from pathlib import Path
@@ -18,7 +17,8 @@ from bertfit.jobs.predict import Predictor, load
 from bertfit.jobs.predict_file import PredictJob, predict_file
 from bertfit.jobs.stream_job import StreamReport
 from bertfit.types import Example
-from jobs.killing import on_writing_call, run_and_kill
+from jobs.file_jobs import check_kill_at_every_write, check_random_kills, write_texts
+from jobs.killing import on_writing_call
 from jobs.tiny_taggers import save_tiny_tagger
 
 TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
@@ -34,16 +34,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def predictor(folder: Path) -> Predictor:
     # Small batches, so that a small input is many chunks.
     return load(str(folder), device="cpu", precision="fp32", batch_tokens=16)
-
-
-def write_texts(path: Path, count: int, seed: int = 0) -> list[str]:
-    rng = random.Random(seed)
-    texts = [
-        "".join(rng.choices("abcdefgh 北京上海我爱👍.,", k=rng.randint(1, 30))).strip() or "a"
-        for __ in range(count)
-    ]
-    path.write_text("".join(text + "\n" for text in texts), encoding="utf-8")
-    return texts
 
 
 def predict(
@@ -150,7 +140,7 @@ def test_a_text_the_model_cannot_take_is_left_out_and_counted(folder: Path, tmp_
     inner = predictor.forward
 
     def small(batch: Batch) -> torch.Tensor:
-        if batch.input_ids.shape[1] > 20:
+        if batch.num_tokens > 20:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return inner(batch)
 
@@ -277,68 +267,26 @@ def content(path: Path) -> bytes:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
 def test_killed_at_any_moment_it_goes_on_to_the_very_same_output(
-    predictor: Predictor, folder: Path, tmp_path: Path, name: str
-) -> None:
-    kill_at_random_moments(predictor, folder, tmp_path, name, kills=4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_killed_at_20_moments(
-    predictor: Predictor, folder: Path, tmp_path: Path, name: str
-) -> None:
-    kill_at_random_moments(predictor, folder, tmp_path, name, kills=20)
-
-
-def kill_at_random_moments(
     predictor: Predictor, folder: Path, tmp_path: Path, name: str, kills: int
 ) -> None:
-    write_texts(tmp_path / "in.txt", 300)
-    predict(predictor, folder, tmp_path / "in.txt", tmp_path / "whole" / name)
-    expected = content(tmp_path / "whole" / name)
-    rng = random.Random(name)
-    killed = attempts = 0
-    while killed < kills:
-        output = tmp_path / f"o{attempts}" / name
-        attempts += 1
-        assert attempts < 10 * kills
-        done = False
-        while not done:
-            done = run_and_kill(
-                lambda output=output: predict(  # type: ignore[misc]
-                    predictor, folder, tmp_path / "in.txt", output
-                ),
-                rng.randint(1, 40) if killed < kills else None,
-                rng.choice([0.0, rng.uniform(0, 0.01)]),
-            )
-            killed += not done
-            # Killed when all was done, before the process ended: nothing is left to go on with.
-            done = done or (output.exists() and not list(output.parent.glob("*.part*")))
-        assert content(output) == expected
-        assert not list(output.parent.glob("*.part*"))
+    source = tmp_path / "in.txt"
+    write_texts(source, 300)
+    check_random_kills(
+        lambda output: predict(predictor, folder, source, output), content, tmp_path, name, kills
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_killed_at_every_write_it_goes_on(
     predictor: Predictor, folder: Path, tmp_path: Path, name: str
 ) -> None:
-    """A death before every single fsync, rename and removal of the last stretch and the finish."""
-    write_texts(tmp_path / "in.txt", 150)
-    expected = undisturbed(predictor, folder, tmp_path, name)
-    output = tmp_path / "o" / name
-
-    rounds = 0
-    for number in range(1, 200):
-        rounds += 1
-        if run_and_kill(
-            lambda: predict(predictor, folder, tmp_path / "in.txt", output),  # type: ignore[arg-type,return-value]
-            number,
-        ):
-            break
-    assert rounds > 3
-    assert content(output) == expected
-    assert [path.name for path in output.parent.iterdir()] == [name]
+    source = tmp_path / "in.txt"
+    write_texts(source, 150)
+    check_kill_at_every_write(
+        lambda output: predict(predictor, folder, source, output), content, tmp_path, name
+    )
 
 
 def test_ctrl_c_finishes_the_batch_and_the_same_command_goes_on(
@@ -381,6 +329,31 @@ def test_a_changed_input_does_not_go_on_with_old_parts(
         predict(predictor, folder, tmp_path / "in.txt", tmp_path / "o.jsonl")
     predict(predictor, folder, tmp_path / "in.txt", tmp_path / "o.jsonl", overwrite=True)
     assert len((tmp_path / "o.jsonl").read_text().splitlines()) == 30
+
+
+def test_other_decoding_does_not_go_on_with_old_parts(
+    predictor: Predictor, folder: Path, tmp_path: Path
+) -> None:
+    write_texts(tmp_path / "in.txt", 400)
+    interrupt(predictor, folder, tmp_path)
+    other = load(str(folder), device="cpu", precision="fp32", batch_tokens=16, constrained=False)
+    with pytest.raises(ConfigError, match=r"decoding changed.*--overwrite"):
+        predict(other, folder, tmp_path / "in.txt", tmp_path / "o.jsonl")
+
+
+def test_a_folder_of_one_format_is_known_again_by_its_files(tmp_path: Path) -> None:
+    folder = tmp_path / "brat"
+    folder.mkdir()
+    (folder / "a.txt").write_text("ab is here\n")
+    (folder / "a.ann").write_text("T1\tPER 0 2\tab\n")
+
+    def identity() -> str:
+        return TextInput(str(folder), ReadOptions(), ProblemLog()).identity()
+
+    before = identity()
+    assert identity() == before
+    (folder / "a.txt").write_text("ab is there\n")
+    assert identity() != before
 
 
 def test_a_part_that_was_cut_by_hand_is_refused(

@@ -1,13 +1,14 @@
 """A stream of any length leaves nothing behind: not memory, not files, not threads."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from bertfit.data.formats import ProblemLog, ReadOptions
+from bertfit.jobs.chunks import Chunk
 from bertfit.jobs.embed import load_encoder
 from bertfit.jobs.embed_file import EmbedJob, embed_file
 from bertfit.jobs.predict import load
@@ -28,6 +29,43 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_tagger(tmp_path_factory.mktemp("tagger"), TAGS)
 
 
+def run_job(
+    folder: Path, source: Path, output: Path, what: str, sample: Callable[[int], None]
+) -> None:
+    """Tag or embed a file; `sample` is told the number of texts of every chunk before its work."""
+    options = ReadOptions(format="text", on_error="skip")
+    if what == "predict":
+        predictor = load(str(folder), device="cpu", precision="fp32", batch_tokens=256)
+        tell_of_chunks(predictor, "annotate_chunk", sample)
+        predict_file(
+            predictor,
+            PredictJob(input=str(source), output=output, options=options),
+            model_name=str(folder),
+            progress=False,
+            log=ProblemLog(),
+        )
+    else:
+        embedder = load_encoder(str(folder), device="cpu", precision="fp32", batch_tokens=256)
+        tell_of_chunks(embedder, "embed_chunk", sample)
+        embed_file(
+            embedder,
+            EmbedJob(input=str(source), output=output, options=options),
+            model_name=str(folder),
+            progress=False,
+            log=ProblemLog(),
+        )
+
+
+def tell_of_chunks(worker: object, method: str, sample: Callable[[int], None]) -> None:
+    inner = getattr(worker, method)
+
+    def watched(chunk: Chunk, *arguments: object) -> object:
+        sample(len(chunk.examples))
+        return inner(chunk, *arguments)
+
+    setattr(worker, method, watched)
+
+
 def grown_bytes(
     folder: Path, tmp_path: Path, count: int, warm_up: int, what: str, distinct: int
 ) -> int:
@@ -37,53 +75,17 @@ def grown_bytes(
         file.writelines(text + "\n" for text in short_texts(count, distinct))
     process = psutil.Process()
     samples: list[tuple[int, int, int]] = []
+    done = 0
 
-    options = ReadOptions(format="text", on_error="skip")
+    def sample(num_texts: int) -> None:
+        nonlocal done
+        done += num_texts
+        if done > warm_up:
+            samples.append((process.memory_info().rss, process.num_fds(), threading.active_count()))
 
-    def sample() -> None:
-        samples.append((process.memory_info().rss, process.num_fds(), threading.active_count()))
-
-    if what == "predict":
-        predictor = load(str(folder), device="cpu", precision="fp32", batch_tokens=256)
-        inner = predictor.annotate_chunk
-        done = 0
-
-        def watched(chunk, on_problem, between=None):  # type: ignore[no-untyped-def]
-            nonlocal done
-            done += len(chunk.examples)
-            if done > warm_up:
-                sample()
-            return inner(chunk, on_problem, between)
-
-        predictor.annotate_chunk = watched  # type: ignore[method-assign]
-        predict_file(
-            predictor,
-            PredictJob(input=str(source), output=tmp_path / "o.jsonl", options=options),
-            model_name=str(folder),
-            progress=False,
-            log=ProblemLog(),
-        )
-        assert sum(1 for __ in (tmp_path / "o.jsonl").read_text().splitlines()) == count
-    else:
-        embedder = load_encoder(str(folder), device="cpu", precision="fp32", batch_tokens=256)
-        inner_embed = embedder.embed_chunk
-        done = 0
-
-        def watched_embed(chunk, kind, on_problem, between=None):  # type: ignore[no-untyped-def]
-            nonlocal done
-            done += len(chunk.examples)
-            if done > warm_up:
-                sample()
-            return inner_embed(chunk, kind, on_problem, between)
-
-        embedder.embed_chunk = watched_embed  # type: ignore[method-assign]
-        embed_file(
-            embedder,
-            EmbedJob(input=str(source), output=tmp_path / "o.npy", options=options),
-            model_name=str(folder),
-            progress=False,
-            log=ProblemLog(),
-        )
+    output = tmp_path / ("o.jsonl" if what == "predict" else "o.npy")
+    run_job(folder, source, output, what, sample)
+    assert done == count
     assert len(samples) >= 2
     assert len({threads for __, __, threads in samples}) == 1
     files = [fds for __, fds, __ in samples]

@@ -58,22 +58,18 @@ class TextInput:
                 pass
             else:
                 return []
-        files = sorted(
-            path
-            for path in place.rglob("*")
-            if path.is_file()
-            and not any(part.startswith(".") for part in path.relative_to(place).parts)
-        )
+        files = _files_below(place)
         if not files:
             raise DataError(_("{path}: holds no files.").format(path=place))
         return files
 
     def identity(self) -> str:
         """Return what tells this input from another, or from itself after a change."""
-        if not self._files:
+        files = self._files or _files_below(Path(self.name))
+        if not files:  # standard input, or of the hub
             return self.name
-        parts = [f"{path.resolve()}:{path.stat().st_mtime_ns}" for path in self._files]
-        sizes = sum(self._sizes)
+        parts = [f"{path.resolve()}:{path.stat().st_mtime_ns}" for path in files]
+        sizes = sum(path.stat().st_size for path in files)
         if len(parts) > 1:
             import hashlib
 
@@ -183,6 +179,16 @@ class TextInput:
     def _report(self, path: str, line: int, kind: str, message: str) -> None:
         self._log.records_dropped += 1
         self._log.add(Problem(path=path, line=line, kind=kind, message=message))
+
+
+def _files_below(folder: Path) -> list[Path]:
+    """Return the files in a folder and those below it, without hidden ones; none of a file."""
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.is_file()
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
 
 
 def _byte_lines(head: bytes, stream: BinaryIO) -> Iterator[bytes]:

@@ -53,6 +53,7 @@ def load_int8(
     in_8_bits = onnx_tagger(predictor.model, int8=True)
     whole = _f1(predictor, dev_files, options, progress, say)
     predictor.compute_with(in_8_bits)
+    predictor.number_format = "int8"
     rounded = _f1(predictor, dev_files, options, progress, lambda message: None)
     files = ", ".join(map(str, dev_files))
     if whole - rounded > max_f1_loss:

@@ -98,6 +98,8 @@ class Predictor:
         self.unmapped_tags = meaning.unmapped
         self.device = device
         self.precision: Precision = precision
+        self.number_format: str = precision  # or int8, which no model is stored in
+        self.constrained = constrained
         self.batch_tokens = batch_tokens or (
             CPU_BATCH_TOKENS if device.type == "cpu" else CARD_BATCH_TOKENS
         )

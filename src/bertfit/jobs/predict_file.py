@@ -96,7 +96,8 @@ def predict_file(
     )
     identity = {
         **job.identity(source, "predict", model_name),
-        "precision": predictor.precision,
+        "precision": predictor.number_format,
+        "decoding": "legal" if predictor.constrained else "any",
         "output": f"{name} {job.output_scheme}",
     }
 
