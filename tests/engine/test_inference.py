@@ -8,7 +8,7 @@ from tests.tiny_models import random_window, tiny_model
 from bertfit.data.batches import pad
 from bertfit.engine.backends import torch_encoder, torch_tagger
 from bertfit.engine.inference import Batching, batching_of, first_rows, make_ready
-from bertfit.engine.packing import FAMILIES, _products
+from bertfit.engine.packing import FAMILIES
 from bertfit.engine.precision import cpu_has_bf16
 from bertfit.engine.prepacked import PrepackedLinear, can_prepack, store_prepacked
 
@@ -108,18 +108,3 @@ def test_prepacking_leaves_no_second_copy_of_a_weight():
     assert sum(isinstance(m, PrepackedLinear) for m in model.modules()) == linear
     # Embeddings, norms and the tag layer's bias are all that is left as it was.
     assert all("embeddings" in n or "LayerNorm" in n for n, __ in model.named_parameters())
-
-
-@pytest.mark.parametrize("tokens", [1, 13, 97, 192])
-@pytest.mark.parametrize("masked", [False, True])
-def test_attention_by_products_is_sdpa(tokens, masked):
-    torch.manual_seed(0)
-    query, key, value = (torch.randn(3, 2, tokens, 8) for __ in range(3))
-    mask = None
-    if masked:
-        mask = torch.ones(3, 1, 1, tokens, dtype=torch.bool)
-        mask[1, ..., max(1, tokens // 2) :] = False
-    expected = torch.nn.functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, scale=0.3
-    )
-    torch.testing.assert_close(_products(query, key, value, mask, 0.3), expected)

@@ -133,6 +133,20 @@ def test_attention_with_dropout_is_the_formula():
             torch.testing.assert_close(found[0, start:end, head], weights @ v)
 
 
+@pytest.mark.parametrize("by_products", [True, False])
+@pytest.mark.parametrize("lengths", [(1,), (13, 13, 5), (97, 60, 60, 2), (192, 1)])
+def test_attention_without_gradients_is_sdpa_of_each_window(monkeypatch, by_products, lengths):
+    torch.manual_seed(0)
+    monkeypatch.setattr(packing, "_is_faster_by_products", lambda query: by_products)
+    query, key, value = (torch.randn(1, 2, sum(lengths) + 3, 8) for __ in range(3))
+    found = packing._attend(query, key, value, 0.3, 0.0, attention_blocks(lengths, heads=2))
+    for start, length in zip(np.cumsum((0, *lengths)), lengths, strict=False):
+        q, k, v = (x[:, :, start : start + length] for x in (query, key, value))
+        expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=0.3)
+        torch.testing.assert_close(found[:, start : start + length].transpose(1, 2), expected)
+    assert not found[:, sum(lengths) :].any()
+
+
 @pytest.mark.parametrize("dropout", [0.1, 0.5, 0.9])
 def test_draws_have_the_chance_that_was_asked_for(dropout):
     torch.manual_seed(0)
@@ -173,7 +187,9 @@ def test_packing_loses_no_token(lengths, tokens):
         assert batch.packed_lengths == tuple(len(w.input_ids) for w in part)
         row = batch.input_ids[0]
         assert np.array_equal(row[:total], np.concatenate([w.input_ids for w in part]))
-        assert len(row) == -(-total // ROW_MULTIPLE) * ROW_MULTIPLE and set(row[total:]) <= {row[total - 1]}
+        assert len(row) == -(-total // ROW_MULTIPLE) * ROW_MULTIPLE and set(row[total:]) <= {
+            row[total - 1]
+        }
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=40))
