@@ -169,7 +169,9 @@ def _nll_loss_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Ke
 
 @rule(aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default)
 def _matmul(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
-    out = t.note_all(func(*args, **kwargs))
+    # Not left to torch, which takes a decomposition in Python for the shape of `addmm`.
+    left, right = args[-2:]
+    out = t.new((*left.shape[:-1], right.shape[-1]), left.dtype)
     t.blas()
     return out
 
