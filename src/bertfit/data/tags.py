@@ -7,6 +7,7 @@ stands before it begins a new span, and a span that is never closed ends where i
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -60,6 +61,7 @@ def split_tag(tag: str, bare_label: str = "W") -> tuple[str, str]:
     return _ROLES[prefix], label or bare_label
 
 
+@lru_cache(4096)
 def _prefix_and_label(tag: str) -> tuple[str, str]:
     if tag in ("O", "o"):
         return OUTSIDE, ""
@@ -114,7 +116,7 @@ def spans(
         label = label or bare_label
         if role != OUTSIDE and prefix not in letters:
             report(position, "foreign-prefix")
-        goes_on = role in "IE" and start >= 0 and label == current
+        goes_on = start >= 0 and role in "IE" and label == current
         if not goes_on and start >= 0:
             found.append((start, position, current))
             if role in "IE" and scheme != "iob1":

@@ -21,17 +21,30 @@ TEXT_COMMENT = "# text = "
 
 
 class _Sentence:
-    """The rows since the last blank line."""
+    """The rows since the last blank line.
 
-    def __init__(self, layout: ColumnLayout) -> None:
-        self.words: list[str] = []
-        self.layers: list[list[str]] = [[] for _column in layout.tags]
+    Attributes:
+        rows: the cells of those that have as many as there are columns.
+        lines: where each of them stands.
+        faults: what is wrong.
+        text: what a comment says the text is.
+        broken: a line could not be read at all.
+        overlong: there are more rows than are held.
+    """
+
+    __slots__ = ("broken", "faults", "lines", "overlong", "rows", "text")
+
+    def __init__(self) -> None:
+        self.rows: list[list[str]] = []
         self.lines: list[int] = []
-        self.glued: list[bool] | None = [] if layout.space is not None else None
         self.faults: list[Problem] = []
         self.text: str | None = None
-        self.broken = False
-        self.num_rows = 0
+        self.broken = self.overlong = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there was nothing but blank lines and comments."""
+        return not (self.rows or self.faults or self.broken)
 
 
 def read_columns(file: TextFile, layout: ColumnLayout, intake: Intake) -> Iterator[Example]:
@@ -42,27 +55,24 @@ def read_columns(file: TextFile, layout: ColumnLayout, intake: Intake) -> Iterat
         layout: What its columns are.
         intake: Where the examples go out.
     """
-    sentence = _Sentence(layout)
+    sentence = _Sentence()
     header = layout.header
     plain = _plain_split(layout)
     for number, line in file.lines(intake.log):
         if plain is not None and line and not header and line[0] not in "#-":
             fields = plain(line)
-            if fields is not None and sentence.num_rows < MAX_WORDS:
-                sentence.num_rows += 1
-                sentence.words.append(fields[layout.word])
+            if fields is not None and len(sentence.rows) < MAX_WORDS:
+                sentence.rows.append(fields)
                 sentence.lines.append(number)
-                for layer, column in zip(sentence.layers, layout.tags, strict=True):
-                    layer.append(fields[column])
                 continue
         if line is None:
             sentence.broken = True
         elif not line or layout.is_blank(line) or line.startswith(DOCUMENT_MARK):
-            if sentence.num_rows or sentence.broken:
+            if not sentence.is_empty:
                 example = _finish(sentence, layout, intake)
                 if example is not None:
                     yield example
-                sentence = _Sentence(layout)
+                sentence = _Sentence()
         else:
             fields = layout.fields(line)
             if header:
@@ -71,7 +81,7 @@ def read_columns(file: TextFile, layout: ColumnLayout, intake: Intake) -> Iterat
                 _add(sentence, fields, number, layout, intake)
             elif line.startswith(TEXT_COMMENT):
                 sentence.text = _commented_text(line.removeprefix(TEXT_COMMENT))
-    if sentence.num_rows or sentence.broken:
+    if not sentence.is_empty:
         example = _finish(sentence, layout, intake)
         if example is not None:
             yield example
@@ -105,7 +115,6 @@ def _commented_text(value: str) -> str:
 def _add(
     sentence: _Sentence, fields: list[str], number: int, layout: ColumnLayout, intake: Intake
 ) -> None:
-    sentence.num_rows += 1
     if len(fields) != layout.num_columns:
         if len(sentence.faults) < MAX_WORDS:
             message = _("{found} columns where the file has {expected}: {row}.").format(
@@ -113,15 +122,16 @@ def _add(
             )
             sentence.faults.append(intake.problem(number, "column-count", message))
         return
-    if sentence.num_rows > MAX_WORDS:
-        if sentence.num_rows == MAX_WORDS + 1:
+    if len(sentence.rows) == MAX_WORDS:
+        if not sentence.overlong:
             message = _(
                 "a sentence of more than {count} words. Blank lines are missing between sentences."
             ).format(count=MAX_WORDS)
             sentence.faults.append(intake.problem(number, "sentence-too-long", message))
+        sentence.overlong = True
         return
-    word = fields[layout.word]
     if layout.indexed:
+        word = fields[layout.word]
         parts = split_index(word)
         if parts is None:
             message = _("'{word}' has no position at its end, as all words before it have.").format(
@@ -129,27 +139,24 @@ def _add(
             )
             sentence.faults.append(intake.problem(number, "no-index", message))
         else:
-            word = parts[0]
-    sentence.words.append(word)
+            fields[layout.word] = parts[0]
+    sentence.rows.append(fields)
     sentence.lines.append(number)
-    for layer, column in zip(sentence.layers, layout.tags, strict=True):
-        layer.append(fields[column])
-    if sentence.glued is not None and layout.space is not None:
-        sentence.glued.append(glued(fields[layout.space]))
 
 
 def _finish(sentence: _Sentence, layout: ColumnLayout, intake: Intake) -> Example | None:
-    if sentence.broken or not sentence.words:
+    rows, word, space = sentence.rows, layout.word, layout.space
+    if sentence.broken or not rows:
         intake.drop(sentence.faults)
         return None
     return tagged_example(
-        sentence.words,
-        sentence.layers,
+        [row[word] for row in rows],
+        [[row[column] for row in rows] for column in layout.tags],
         sentence.lines,
         layout.joining,
         layout.reading,
         intake,
         faults=sentence.faults,
-        glued=sentence.glued,
+        glued=None if space is None else [glued(row[space]) for row in rows],
         text=sentence.text,
     )

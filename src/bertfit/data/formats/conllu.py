@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from bertfit.data.formats.intake import Intake
 from bertfit.data.formats.source import TextFile
 from bertfit.data.formats.tagged import WORD_LABEL
-from bertfit.data.formats.words import align_words
+from bertfit.data.formats.words import Joining, align_words, join_words
 from bertfit.language import _
 from bertfit.types import Entity, Example, Problem, Task
 
 _ID = re.compile(r"[0-9]+(-[0-9]+|\.[0-9]+)?")
 _NUM_COLUMNS = 10
+_SPACED = Joining()
 
 
 def is_conllu(lines: Sequence[str]) -> bool:
@@ -123,23 +124,9 @@ def _finish(sentence: _Sentence, task: Task, intake: Intake) -> Example | None:
 
 def _aligned(sentence: _Sentence) -> tuple[str, tuple[tuple[int, int], ...]]:
     """Find the words in the `# text` comment, in order and with only space between them."""
-    joined, joined_spans = _joined(sentence)
+    joined, joined_spans = join_words(sentence.words, _SPACED, sentence.glued)
     text = sentence.text
     if text is None or text == joined:
         return joined, joined_spans
     spans = align_words(sentence.words, text)
     return (joined, joined_spans) if spans is None else (text, spans)
-
-
-def _joined(sentence: _Sentence) -> tuple[str, tuple[tuple[int, int], ...]]:
-    parts: list[str] = []
-    spans = []
-    position = 0
-    for index, word in enumerate(sentence.words):
-        spans.append((position, position + len(word)))
-        parts.append(word)
-        position += len(word)
-        if not sentence.glued[index] and index + 1 < len(sentence.words):
-            parts.append(" ")
-            position += 1
-    return "".join(parts), tuple(spans)

@@ -72,8 +72,7 @@ class Intake:
             path: The file of the record, if it is one of several.
         """
         self._number += 1
-        source = Source(path=str(path) if path else self.path, line=line)
-        if not _is_text(text):
+        if not text.isascii() and not _is_text(text):
             faults.append(
                 self.problem(
                     line,
@@ -82,15 +81,11 @@ class Intake:
                     path=path,
                 )
             )
+        length = len(text)
         for entity in entities or ():
-            fault = self._span_fault(entity, len(text), line, path)
-            if fault is not None:
-                faults.append(fault)
-        refused = False
-        for fault in faults:
-            self.log.add(fault)
-            refused = refused or fault.severity == "error"
-        if refused and self._on_error != "keep":
+            if not 0 <= entity.start < entity.end <= length:
+                faults.append(self._span_fault(entity, length, line, path))
+        if faults and self._refuses(faults):
             self.log.records_dropped += 1
             return None
         self.log.records_read += 1
@@ -99,15 +94,19 @@ class Intake:
             text=text,
             entities=entities,
             words=words,
-            source=source,
+            source=Source(path=str(path) if path else self.path, line=line),
             extra=extra or {},
         )
 
-    def _span_fault(
-        self, entity: Entity, length: int, line: int, path: Path | None
-    ) -> Problem | None:
-        if 0 <= entity.start < entity.end <= length:
-            return None
+    def _refuses(self, faults: Iterable[Problem]) -> bool:
+        """Write faults down; say whether they keep their record back."""
+        refused = False
+        for fault in faults:
+            self.log.add(fault)
+            refused = refused or fault.severity == "error"
+        return refused and self._on_error != "keep"
+
+    def _span_fault(self, entity: Entity, length: int, line: int, path: Path | None) -> Problem:
         place = {"start": entity.start, "end": entity.end, "label": entity.label}
         if entity.start == entity.end:
             kind = "empty-span"
@@ -124,8 +123,6 @@ class Intake:
 
 
 def _is_text(text: str) -> bool:
-    if text.isascii():
-        return True
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

@@ -14,6 +14,7 @@ from bertfit.types import Problem
 JsonLine = tuple[int, Any, Problem | None]
 _SPACE = " \t\r\n"
 _BLANK = re.compile(f"[{_SPACE}]*")
+_SEPARATORS = re.compile(f"[{_SPACE},]*")
 
 
 def decode_json(text: str, path: str, line: int) -> tuple[Any, Problem | None]:
@@ -70,15 +71,14 @@ def json_document(file: TextFile, limit_bytes: int | None = None) -> Iterator[Js
 def _document(buffer: "_Buffer", path: str, limit_bytes: int | None) -> Iterator[JsonLine]:
     in_array = buffer.take("[")
     while True:
-        while buffer.take(","):
-            pass
-        if in_array and buffer.take("]"):
-            in_array = buffer.take("[")
-            continue
-        if buffer.at_end():
+        if buffer.at_end(_SEPARATORS):
             if in_array:
                 yield buffer.line, None, _cut_off(path, buffer.line)
             return
+        if in_array and buffer.ahead == "]":
+            buffer.take("]")
+            in_array = buffer.take("[")
+            continue
         line = buffer.line
         value, fault = buffer.value()
         if value is None and fault is None:
@@ -126,17 +126,21 @@ class _Buffer:
         self.consumed += end - self._at
         self._at = end
 
-    def at_end(self) -> bool:
-        """Skip white space; True if nothing follows."""
-        if self._at < len(self._text) and self._text[self._at] not in _SPACE:
-            return False
+    def at_end(self, skipped: "re.Pattern[str]" = _BLANK) -> bool:
+        """Skip white space, or what else is said; True if nothing follows."""
         while True:
-            match = _BLANK.match(self._text, self._at)
-            self._use(match.end() if match else self._at)
+            match = skipped.match(self._text, self._at)
+            if match is not None and match.end() > self._at:
+                self._use(match.end())
             if self._at < len(self._text):
                 return False
             if not self._fill(CHUNK_BYTES):
                 return True
+
+    @property
+    def ahead(self) -> str:
+        """The character that is next; there is one, says `at_end`."""
+        return self._text[self._at]
 
     def take(self, character: str) -> bool:
         """Skip white space and this character, if it is next."""

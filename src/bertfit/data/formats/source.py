@@ -24,6 +24,7 @@ MAX_LINE_BYTES = 16 << 20
 MAX_EXPANSION = 250
 MIN_SUSPECT_BYTES = 64 << 20
 
+_BOM = b"\xef\xbb\xbf"
 Line = tuple[int, str | None]
 
 
@@ -65,7 +66,7 @@ class TextFile:
         first = True
         for chunk in self._raw_chunks(most_bytes):
             if first:
-                chunk = chunk.removeprefix(b"\xef\xbb\xbf")
+                chunk = chunk.removeprefix(_BOM)
                 first = False
             yield chunk
 
@@ -222,9 +223,12 @@ def text_file(path: Path) -> TextFile:
         DataError: the file cannot be read, is empty, or is not text in UTF-8.
     """
     with open_file(path) as file:
-        magic = file.read(4)
-    is_gzip = magic[:2] == b"\x1f\x8b"
-    head = TextFile(path=path, is_gzip=is_gzip).head()
+        head = file.read(HEAD_BYTES + len(_BOM))
+    is_gzip = head[:2] == b"\x1f\x8b"
+    if is_gzip:
+        head = TextFile(path=path, is_gzip=True).head()
+    else:
+        head = head.removeprefix(_BOM)[:HEAD_BYTES]
     if not head.strip():
         raise DataError(
             _("{path} is empty: there is nothing to read. Is it the right file?").format(path=path)

@@ -15,7 +15,7 @@ from bertfit.data.formats.column_layout import is_tag
 from bertfit.data.formats.json_values import decode_json
 from bertfit.data.formats.problems import ProblemLog
 from bertfit.data.formats.source import MAX_LINE_BYTES, TextFile
-from bertfit.data.formats.span_records import SPAN_KEYS, TAG_KEYS, TEXT_KEYS, TOKEN_KEYS, describe
+from bertfit.data.formats.span_records import SPAN_KEYS, TAG_KEYS, TEXT_KEYS, TOKEN_KEYS
 from bertfit.errors import DataError
 from bertfit.language import _
 from bertfit.types import Problem
@@ -55,6 +55,26 @@ def is_token_table(names: Sequence[str]) -> bool:
 
 def csv_rows(file: TextFile, delimiter: str, log: ProblemLog) -> Iterator[Row]:
     """Yield (line, record, fault); cells that hold lists or objects are decoded."""
+    names: list[str] = []
+    decoded: list[tuple[int, str, str]] = []  # the columns that are no plain text
+    for line, row, fault in _csv_lines(file, delimiter, log):
+        if row is None:
+            yield line, None, fault
+        elif not names:
+            names = row
+            keyed = enumerate(zip(names, map(str.lower, names), strict=True))
+            decoded = [(place, *pair) for place, pair in keyed if pair[1] not in _TEXTS]
+        else:
+            record: dict[str, Any] = dict(zip(names, row, strict=True))
+            for place, name, key in decoded:
+                record[name] = _cell(key, row[place])
+            yield line, record, None
+
+
+def _csv_lines(
+    file: TextFile, delimiter: str, log: ProblemLog
+) -> Iterator[tuple[int, list[str] | None, Problem | None]]:
+    """Yield (line, cells, fault): first the names of the columns, then rows of as many cells."""
     path = str(file.path)
     # A cell holds a text of any length; the module's own limit of 128 KiB is for all readers.
     csv.field_size_limit(MAX_LINE_BYTES)
@@ -68,38 +88,34 @@ def csv_rows(file: TextFile, delimiter: str, log: ProblemLog) -> Iterator[Row]:
 
     reader = csv.reader(lines(), delimiter=delimiter, strict=True)
     names: list[str] = []
-    keys: list[str] = []
     line = 1
     try:
         for row in reader:
             if not names:
                 names = [name.strip() for name in row]
-                keys = [name.lower() for name in names]
+                if names:
+                    yield line, names, None
             elif holes and not holes.isdisjoint(range(line, reader.line_num + 1)):
                 yield line, None, None
+            elif len(row) == len(names):
+                yield line, row, None
             elif row:
-                yield line, *_csv_record(names, keys, row, path, line)
+                yield line, None, _wrong_count(row, names, path, line)
             line = reader.line_num + 1
     except csv.Error as error:
         message = _("not valid CSV: {reason}.").format(reason=error)
         yield line, None, Problem(path=path, line=line, kind="bad-csv", message=message)
 
 
-def _csv_record(
-    names: Sequence[str], keys: Sequence[str], row: Sequence[str], path: str, line: int
-) -> tuple[dict[str, Any] | None, Problem | None]:
-    if len(row) != len(names):
-        message = _("{found} cells where the header has {expected}.").format(
-            found=len(row), expected=len(names)
-        )
-        return None, Problem(path=path, line=line, kind="column-count", message=message)
-    return dict(zip(names, map(_cell, keys, row), strict=True)), None
+def _wrong_count(row: Sequence[str], names: Sequence[str], path: str, line: int) -> Problem:
+    message = _("{found} cells where the header has {expected}.").format(
+        found=len(row), expected=len(names)
+    )
+    return Problem(path=path, line=line, kind="column-count", message=message)
 
 
 def _cell(key: str, cell: str) -> Any:
     """Decode a cell: JSON, a Python or NumPy list, tags between spaces, or a plain string."""
-    if key in _TEXTS:
-        return cell
     if not cell and key in _LISTS:
         return None
     if cell[:1] in ("[", "{"):
@@ -127,36 +143,31 @@ def token_rows(file: TextFile, delimiter: str, log: ProblemLog) -> Iterator[Row]
     """
     current: str | None = None
     record: dict[str, list[str]] = {}
-    names: list[str] = []
-    named_by = ""
-    layers: list[tuple[str, str]] = []
+    layers: dict[str, int] = {}  # where words and tags stand
+    sentence_at = -1
     start = 0
-    for line, row, fault in csv_rows(file, delimiter, log):
+    for line, row, fault in _csv_lines(file, delimiter, log):
         if row is None:
             yield line, None, fault
             continue
-        if list(row) != names:
-            names = list(row)
-            by_key = {name.lower(): name for name in names}
-            named_by = next(by_key[key] for key in _SENTENCE_KEYS if key in by_key)
-            layers = [
-                ("tokens" if key in _WORD_KEYS else key, name)
-                for key, name in by_key.items()
-                if key not in _SENTENCE_KEYS
-            ]
-        sentence = str(row[named_by])
+        if sentence_at < 0:
+            place_of = {name.lower(): place for place, name in enumerate(row)}
+            sentence_at = next(place_of[key] for key in _SENTENCE_KEYS if key in place_of)
+            for key, place in place_of.items():
+                if key not in _SENTENCE_KEYS:
+                    layers.setdefault("tokens" if key in _WORD_KEYS else key, place)
+            continue
+        sentence = row[sentence_at]
         if record and sentence and sentence != current:
             yield start, record, None
             record = {}
-        if not record:
-            start = line
         current = sentence or current
-        for layer, name in layers:
-            cell = row[name]
-            if isinstance(cell, list) and len(cell) == 1:
-                cell = cell[0]
-            text = "" if cell is None else cell if isinstance(cell, str) else describe(cell)
-            record.setdefault(layer, []).append(text)
+        if record:
+            for layer, place in layers.items():
+                record[layer].append(row[place])
+        else:
+            start = line
+            record = {layer: [row[place]] for layer, place in layers.items()}
     if record:
         yield start, record, None
 

@@ -6,7 +6,16 @@ from typing import Any
 
 from bertfit.data.formats.intake import Intake
 from bertfit.data.formats.words import Joining, align_words, join_words
-from bertfit.data.tags import SCHEMES, Repair, Scheme, Span, detect_scheme, spans, split_tag
+from bertfit.data.tags import (
+    OUTSIDE,
+    SCHEMES,
+    Repair,
+    Scheme,
+    Span,
+    detect_scheme,
+    spans,
+    split_tag,
+)
 from bertfit.errors import DataError
 from bertfit.language import _
 from bertfit.types import Entity, Example, Problem, Task
@@ -114,7 +123,8 @@ def tagged_example(
     elif layers:
         found: list[Span] = []
         for tags in layers:
-            found.extend(_layer_spans(tags, lines, reading, intake, faults))
+            if reading.one_each or tags.count(OUTSIDE) < len(tags):  # most sentences hold nothing
+                found.extend(_layer_spans(tags, lines, reading, intake, faults))
         entities = tuple(
             [
                 Entity(start=word_spans[start][0], end=word_spans[end - 1][1], label=label)

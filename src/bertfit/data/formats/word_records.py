@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from bertfit.data.formats.column_layout import is_tag
 from bertfit.data.formats.intake import Intake
@@ -21,6 +21,7 @@ from bertfit.language import _
 from bertfit.types import Example
 
 _TAG_KEYS = frozenset(TAG_KEYS)
+_STRINGS = {str}
 _EMPTY_TOKENS = ("tokens", "words")  # where an empty list is a sentence without words
 
 
@@ -80,7 +81,7 @@ def with_words(record: Mapping[str, Any]) -> tuple[Mapping[str, Any], str | None
 def _is_words(value: Any) -> bool:
     if not isinstance(value, list) or not value or not isinstance(value[0], str):
         return False
-    return all([isinstance(each, str) for each in value])
+    return set(map(type, value)) == _STRINGS
 
 
 def find_tokens(record: Mapping[str, Any]) -> str | None:
@@ -187,7 +188,7 @@ def word_example(
     usual = findings.tokens_key
     if usual is not None and usual != tokens_key and _is_words(record.get(usual)):
         tokens_key = usual
-    words = cast(list[str], record[tokens_key])
+    words: list[str] = record[tokens_key]
     tags = named_tags(record.get(findings.tags_key or ""), findings, class_names)
     faults = []
     if isinstance(tags, str):
