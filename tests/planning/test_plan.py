@@ -1,6 +1,7 @@
 """The fastest plan that fits: laws 2 and 10, monotone by budget, refusals, and its texts."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -94,6 +95,17 @@ def test_the_screen_is_never_above_the_exact_need(planners: list[Planner]) -> No
             assert planner.about_bytes(candidate) <= planner.need(candidate).required_bytes
 
 
+def test_the_screen_is_close_where_the_embedding_outweighs_the_layers() -> None:
+    def large_vocabulary() -> nn.Module:
+        with torch.device("meta"):
+            return build_classifier({**CONFIG, "vocab_size": 90_000}, ("O", "B-X", "I-X"))
+
+    planner = Planner(facts({256: 1}, windows=64, build_model=large_vocabulary))
+    for candidate in planner.ordered[::12]:
+        about, exact = planner.about_bytes(candidate), planner.need(candidate).required_bytes
+        assert 0.9 * exact <= about <= exact, candidate
+
+
 def test_a_host_without_memory_is_no_home_for_the_state(planners: list[Planner]) -> None:
     planner = planners[0]
     least = min(planner.need(c).required_bytes for c in planner.frugal() if not c.host_state)
@@ -121,7 +133,7 @@ def test_flops_are_those_of_the_matrix_products() -> None:
         build, lambda steps: TrainSettings(steps=steps, num_tags=3, padded=False), card
     )
     # By hand: 3 layers of 4 H x H and 2 H x 4H products and 2 of attention, then the head.
-    width, tokens, length = 64, 256, 128
+    width, tokens, length = 64, 32 * 128, 128
     layer = 2 * 12 * width * width * tokens + 4 * width * length * tokens
     forward = 3 * layer + 2 * width * 3 * tokens
     work = samples[0].work
@@ -130,7 +142,7 @@ def test_flops_are_those_of_the_matrix_products() -> None:
         for flops, (phase, __) in zip(work.flops, work.places, strict=True)
         if phase == "forward"
     )
-    assert samples[0].shape == (2, 128)
+    assert samples[0].shape == (32, 128)
     assert counted == 2 * forward  # two micro-batches
 
 
@@ -173,6 +185,27 @@ def test_pins_are_kept_to() -> None:
     assert plan.chosen.checkpointed_layers == 2
     assert plan.settings.checkpointed_layers == 2
     assert not plan.settings.expandable_segments
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "bert-base-chinese",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("bert-large-uncased", "xlm-roberta-base", "xlm-roberta-large")
+        ),
+    ],
+)
+def test_a_plan_is_never_slower_than_what_trainer_does_in_the_same_memory(model: str) -> None:
+    sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+    try:
+        import cost_vs_trainer
+    finally:
+        del sys.path[0]
+    for row in cost_vs_trainer.compare(model):
+        assert row["plan_seconds"] <= row["trainer_seconds"], row
+        assert row["required_mib"] <= row["budget_mib"]
 
 
 def test_law_10_the_same_job_at_five_budgets_has_the_same_losses(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ Stands inside `trace.record`: the operations it sees are those that the card wou
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -78,6 +79,7 @@ class Work(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return 0
 
 
+@cache
 def _only_renames(func: OpOverload) -> bool:
     """Say whether all that comes back is a view of what was given."""
     returns = func._schema.returns

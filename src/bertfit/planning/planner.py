@@ -90,7 +90,8 @@ class Planner:
     def about_bytes(self, candidate: Candidate) -> int:
         """Return about what must be free on the card."""
         if candidate.host_state not in self._screens:
-            self._screens[candidate.host_state] = Screen(self._samples(candidate))
+            samples = self._samples(candidate, with_work=False)
+            self._screens[candidate.host_state] = Screen(samples)
         screen = self._screens[candidate.host_state]
         hardest = hardest_step(self.facts, candidate.micro_batch_tokens)
         about = max(screen.about_bytes(s, candidate.checkpointed_layers) for s in hardest)
@@ -131,12 +132,13 @@ class Planner:
             for on_host in sorted({c.host_state for c in self.ordered})
         ]
 
-    def _samples(self, candidate: Candidate) -> list[Sample]:
+    def _samples(self, candidate: Candidate, *, with_work: bool = True) -> list[Sample]:
         like = replace(candidate, checkpointed_layers=0)
         return sample_step(
             self.facts.build_model,
             lambda steps: like.settings(self.facts, steps),
             self.facts.device,
+            with_work=with_work,
         )
 
     def _check_pins(self, can_checkpoint: bool) -> None:

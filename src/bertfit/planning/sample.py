@@ -1,6 +1,7 @@
 """Three traced steps of a job, from which its time and its memory at any shape follow roughly."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +16,9 @@ from bertfit.planning.estimate import BuildModel
 from bertfit.planning.levers import Shape, TrainSettings, encoder_layers
 from bertfit.types import DeviceSpec
 
-# Several windows of a multiple of 128 tokens: kernels round lengths up to that.
-_SHAPES: tuple[Shape, ...] = ((2, 128), (6, 128), (2, 256))
+# Windows of a multiple of 128 tokens: kernels round lengths up to that. So many that activations
+# outweigh the gradient of any one weight, as they do where memory is short; it costs no time.
+_SHAPES: tuple[Shape, ...] = ((32, 128), (64, 128), (32, 256))
 _CARD = torch.device("cuda")
 
 Vector = NDArray[np.float64]
@@ -31,7 +33,7 @@ class Sample:
     Attributes:
         shape: of both.
         trace: its memory.
-        work: its operations.
+        work: its operations; empty where they were not asked for.
         layers: module of an encoder layer -> its number.
         width: H of the encoder.
         num_trained: weights that are trained.
@@ -62,7 +64,11 @@ def features(shape: Shape) -> Vector:
 
 
 def sample_step(
-    build_model: BuildModel, settings_of: SettingsOf, device: DeviceSpec
+    build_model: BuildModel,
+    settings_of: SettingsOf,
+    device: DeviceSpec,
+    *,
+    with_work: bool = True,
 ) -> list[Sample]:
     """Trace a step at three shapes.
 
@@ -70,6 +76,7 @@ def sample_step(
         build_model: gives the model, on `meta`.
         settings_of: the levers, for given micro-batches; nothing is computed twice.
         device: the card.
+        with_work: note the operations too, not memory alone.
     """
     chip = Chip(
         compute_capability=device.compute_capability, multiprocessors=device.multiprocessors
@@ -78,8 +85,10 @@ def sample_step(
     for shape in _SHAPES:
         settings = settings_of(((shape, shape),))
         model, extra = program.prepare(build_model(), settings)
-        with record(chip, mask_is_full=not settings.padded) as trace, Work(trace) as work:
-            next(program.run(model, extra, settings, _CARD))
+        with record(chip, mask_is_full=not settings.padded) as trace:
+            work = Work(trace)
+            with work if with_work else nullcontext():
+                next(program.run(model, extra, settings, _CARD))
         numbers = {id(layer): number for number, layer in enumerate(encoder_layers(model))}
         trained = [p for p in model.parameters() if p.requires_grad]
         samples.append(

@@ -26,31 +26,35 @@ class Screen:
 
     def about_bytes(self, shape: Shape, checkpointed_layers: int) -> int:
         """Return about what is allocated at the peak."""
-        before, outside, inside, entering, above = self._multiples @ features(shape)
+        before, outside, inside, entering, above, below = self._multiples @ features(shape)
         layer = inside / self.num_layers
         # The first layers are computed again when those above them have let go.
         kept = max(layer * (self.num_layers - checkpointed_layers), layer)
-        return int(before + outside + kept + entering * checkpointed_layers + above)
+        in_layers = before + outside + kept + entering * checkpointed_layers + above
+        return int(max(in_layers, below))
 
 
-def _held(sample: Sample) -> tuple[int, int, int, int, int]:
+def _held(sample: Sample) -> tuple[int, int, int, int, int, int]:
     """Return bytes of the second micro-batch.
 
     They are: what is there before it; what its forward leaves outside and inside the layers; what
-    enters one layer; and how far the backward goes above all that.
+    enters one layer; how far the backward of the layers goes above all that; and the peak of what
+    follows below the layers, where the gradient of a large embedding is made.
     """
     trace, size = sample.trace, sample.trace.sizes
     awaited = ["backward", "forward", "backward", "optimizer"]
     live: set[int] = set()
     before: set[int] = set()
     left: set[int] = set()
-    level = highest = 0
+    level = highest = below = 0
+    in_layers = False
     for entry in trace.stream:
         if entry < 0:
             live.discard(~entry)
             level -= size[~entry]
             continue
-        if awaited and trace.places[entry][0] == awaited[0]:
+        phase, module = trace.places[entry]
+        if awaited and phase == awaited[0]:
             awaited.pop(0)
             if len(awaited) == 2:
                 before = set(live)
@@ -60,8 +64,14 @@ def _held(sample: Sample) -> tuple[int, int, int, int, int]:
                 break
         live.add(entry)
         level += size[entry]
-        highest = max(highest, level) if len(awaited) == 1 else highest
+        if len(awaited) == 1:
+            is_layer = sample.layer_of(module) >= 0
+            in_layers |= is_layer
+            if is_layer or not in_layers:
+                highest = max(highest, level)
+            else:
+                below = max(below, level)
     inside = {block for block in left if sample.layer_of(trace.places[block][1]) >= 0}
     held = [sum(map(size.__getitem__, part)) for part in (before, left - inside, inside)]
     entering = sample.shape[0] * sample.shape[1] * sample.width * _FP32_BYTES
-    return held[0], held[1], held[2], entering, max(0, highest - sum(held))
+    return held[0], held[1], held[2], entering, max(0, highest - sum(held)), below
