@@ -10,9 +10,10 @@ __version__ = "0.1.0.dev0"
 _HOMES = {
     "train": "bertfit.api",
     "evaluate": "bertfit.api",
-    "load": "bertfit.api",
-    "load_encoder": "bertfit.api",
-    "load_int8": "bertfit.api",
+    # Not by way of `api`, which imports the trainer and the planner too.
+    "load": "bertfit.jobs.predict",
+    "load_encoder": "bertfit.jobs.embed",
+    "load_int8": "bertfit.jobs.int8",
     "estimate": "bertfit.api",
     "capacity": "bertfit.api",
     "plan": "bertfit.api",
