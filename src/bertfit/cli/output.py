@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,19 @@ def tell(message: str) -> None:
     from tqdm import tqdm
 
     tqdm.write(message, file=sys.stderr)
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Show on a terminal that something is under way whose end is not known; beside stdout."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(what):
+        yield
 
 
 def print_scores(scores: Scores) -> None:

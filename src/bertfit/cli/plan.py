@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from bertfit.cli.options import with_fields
-from bertfit.cli.output import print_json, tell
+from bertfit.cli.output import print_json, tell, waiting
 from bertfit.config import validated
 from bertfit.errors import ConfigError
 from bertfit.language import _
@@ -29,7 +29,8 @@ def _plan(
 
     if asked.gpu == ALL:
         return _rank(asked, as_json)
-    made, planner = plan(asked, tell)
+    with waiting(_("Planning: steps are traced, not run")):
+        made, planner = plan(asked, tell)
     if explain is not None:
         return _explain(explain, made, planner, as_json)
     if as_json:
@@ -73,7 +74,8 @@ def _explain(lever: str, made: Any, planner: Any, as_json: bool) -> int:
                 lever=lever, known=", ".join(key.replace("_", "-") for key in LEVERS)
             )
         )
-    told = explain_lever(name, made, planner)
+    with waiting(_("Planning: steps are traced, not run")):
+        told = explain_lever(name, made, planner)
     if as_json:
         print_json(told)
         return 0

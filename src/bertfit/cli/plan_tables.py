@@ -129,13 +129,17 @@ def candidate_in_words(candidate: Candidate, facts: JobFacts) -> str:
     windows = max(1, candidate.micro_batch_tokens // facts.longest)
     words = [
         _("{windows} x {length} tokens").format(windows=windows, length=facts.longest),
-        _("{count} layers twice").format(count=candidate.checkpointed_layers)
-        if candidate.checkpointed_layers
-        else _("nothing twice"),
+        _twice(candidate.checkpointed_layers),
     ]
     if candidate.host_state:
         words.append(_("state on the host"))
     return ", ".join(words)
+
+
+def _twice(count: int) -> str:
+    if count < 2:
+        return _("1 layer twice") if count else _("nothing twice")
+    return _("{count} layers twice").format(count=count)
 
 
 def print_ranking(model: str, ranked: Sequence[Ranked]) -> None:
@@ -162,7 +166,7 @@ def print_ranking(model: str, ranked: Sequence[Ranked]) -> None:
         chosen = row.plan.chosen
         levers = []
         if chosen.checkpointed_layers:
-            levers.append(_("{count} layers twice").format(count=chosen.checkpointed_layers))
+            levers.append(_twice(chosen.checkpointed_layers))
         if chosen.host_state:
             levers.append(_("state on the host"))
         table.add_row(
