@@ -22,7 +22,7 @@ from pydantic_core import ErrorDetails
 
 from bertfit.errors import ConfigError
 from bertfit.language import N_, _
-from bertfit.units import parse_bytes, parse_interval
+from bertfit.units import Interval, parse_bytes, parse_interval
 
 Precision = Literal["fp32", "bf16", "fp16"]
 Attention = Literal["sdpa", "eager"]
@@ -296,6 +296,11 @@ class JobConfig(BaseModel):
                     )
                 )
         return value
+
+    @property
+    def saves(self) -> bool:
+        """Whether checkpoints are written; a stop leaves one all the same, if memory allows it."""
+        return parse_interval(self.save_every) != Interval()
 
     @property
     def trade_offs(self) -> dict[TradeOff, int | None]:

@@ -1,5 +1,6 @@
 """What state on the host leaves of a job on the card, and what it takes of the host."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 import transformers
 from torch import nn
 
+from bertfit.engine.fence import snapshot_bytes
 from bertfit.engine.host_state import held_bytes
 from bertfit.engine.transfer import CARD_CHUNKS, CHUNK_BYTES, HOST_CHUNKS
 from bertfit.engine.weights import stored_bytes
@@ -68,6 +70,16 @@ def test_host_and_pinned_bytes_are_counted() -> None:
     assert held.host_bytes - plain.host_bytes == pytest.approx(
         held_bytes(bert()) - weights, rel=0.01
     )
+
+
+@pytest.mark.parametrize("host_state", [False, True])
+def test_a_job_that_writes_no_checkpoints_needs_no_copy_for_them(host_state: bool) -> None:
+    saving, never = need(host_state=host_state), need(host_state=host_state, saves=False)
+    # On the host the count of the steps, a number for each parameter, is not counted.
+    counts = 4 * len(list(bert().parameters()))
+    copied = saving.host_bytes - never.host_bytes
+    assert copied == pytest.approx(snapshot_bytes(bert()), abs=counts if host_state else 0)
+    assert replace(never, host_bytes=saving.host_bytes) == saving, "nothing else changes"
 
 
 def test_a_family_of_shapes_knows_the_lever() -> None:

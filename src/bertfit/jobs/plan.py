@@ -12,7 +12,7 @@ from bertfit.config import JobConfig, Precision, TradeOff
 from bertfit.data.tags import label_scheme
 from bertfit.engine.fence import check_budget
 from bertfit.errors import ConfigError
-from bertfit.jobs.corpus import Say, read_corpus
+from bertfit.jobs.corpus import Corpus, Say, read_corpus
 from bertfit.jobs.lessons import Lessons, make_lessons
 from bertfit.jobs.starting_point import TINY, starting_tagger
 from bertfit.jobs.trade_offs import say_trade_offs
@@ -122,45 +122,90 @@ def facts_of(asked: PlanConfig, device: DeviceSpec, say: Say, *, check: bool = T
     if check and asked.budget is not None:
         check_budget(asked.budget, device.total_bytes, device.context_bytes, device.name)
     say_trade_offs(asked, say)
-    tags: tuple[str, ...]
-    used_rows = None
+    here = available_bytes() if asked.gpu is None else UNKNOWN_HOST_BYTES
+    host = asked.host_memory or here
     if asked.train_file:
-        tagger, lessons = _read(asked, say)
-        build = _builder(asked, tagger.scheme.tags, tagger.model)
-        lengths = profile_of(lessons)
-        windows_per_step = windows_in_step(lessons, asked.batch_size)
-        num_texts = len(lessons.train)
-        tags = tagger.scheme.tags
-        used_rows = len(lessons.piece_ids(tagger))
-    else:
-        labels = tuple(f"L{number}" for number in range(asked.num_labels))
-        tags = label_scheme(labels, asked.scheme).tags
-        build = _builder(asked, tags, None)
-        limit = max_positions(build().config)
-        length, __ = window_size(limit, _asked_length(asked), asked.overlap, asked.model)
-        lengths = LengthProfile(histogram={length: asked.num_texts})
-        windows_per_step, num_texts = asked.batch_size, asked.num_texts
-    precision = precision_for(asked.precision, device)
-    check_kernel(asked.attn_kernel, precision, device)
-    host = available_bytes() if asked.gpu is None else UNKNOWN_HOST_BYTES
-    settings = settings_of_job(asked, len(tags), precision, used_rows)
+        return facts_of_corpus(asked, read_corpus(asked, say), device, host, say)
+    labels = tuple(f"L{number}" for number in range(asked.num_labels))
+    tags = label_scheme(labels, asked.scheme).tags
+    build = _builder(asked, tags, None)
+    limit = max_positions(build().config)
+    length, __ = window_size(limit, _asked_length(asked), asked.overlap, asked.model)
+    return _facts(
+        asked,
+        device,
+        host,
+        build=build,
+        num_tags=len(tags),
+        lengths=LengthProfile(histogram={length: asked.num_texts}),
+        windows_per_step=asked.batch_size,
+        num_texts=asked.num_texts,
+        used_rows=None,
+    )
+
+
+def facts_of_corpus(
+    job: JobConfig, corpus: Corpus, device: DeviceSpec, host_bytes: int, say: Say
+) -> JobFacts:
+    """Return what the planner needs to know of a job with these texts.
+
+    Args:
+        job: what is asked.
+        corpus: its texts, or some of them.
+        device: the card.
+        host_bytes: what it may take of the host's memory.
+        say: told what the user should know of the texts.
+
+    Raises:
+        BertfitError: see `bertfit.errors`.
+    """
+    tagger, lessons = _cut(job, corpus, say)
+    tags = tagger.scheme.tags
+    return _facts(
+        job,
+        device,
+        host_bytes,
+        build=_builder(job, tags, tagger.model),
+        num_tags=len(tags),
+        lengths=profile_of(lessons),
+        windows_per_step=windows_in_step(lessons, job.batch_size),
+        num_texts=len(lessons.train),
+        used_rows=len(lessons.piece_ids(tagger)),
+    )
+
+
+def _facts(
+    job: JobConfig,
+    device: DeviceSpec,
+    host_bytes: int,
+    *,
+    build: BuildModel,
+    num_tags: int,
+    lengths: LengthProfile,
+    windows_per_step: int,
+    num_texts: int,
+    used_rows: int | None,
+) -> JobFacts:
+    precision = precision_for(job.precision, device)
+    check_kernel(job.attn_kernel, precision, device)
+    settings = settings_of_job(job, num_tags, precision, used_rows)
     # A tiny model is built without the layers that are not kept.
     made: dict[TradeOff, int | None] = {
         name: number
-        for name, number in asked.trade_offs.items()
-        if (name, asked.model) != ("first-layers", TINY)
+        for name, number in job.trade_offs.items()
+        if (name, job.model) != ("first-layers", TINY)
     }
     return JobFacts(
-        model=asked.model,
+        model=job.model,
         build_model=build,
         settings=with_trade_offs(settings, made, num_layers(build().base_model)),  # type: ignore[arg-type]
         lengths=lengths,
         windows_per_step=windows_per_step,
-        num_steps=-(-num_texts // asked.batch_size) * asked.num_train_epochs,
+        num_steps=-(-num_texts // job.batch_size) * job.num_train_epochs,
         device=device,
-        budget_bytes=asked.budget or device.total_bytes,
-        host_bytes=asked.host_memory or host,
-        pins=Pins.of(asked),
+        budget_bytes=job.budget or device.total_bytes,
+        host_bytes=host_bytes,
+        pins=Pins.of(job),
     )
 
 
@@ -175,11 +220,12 @@ def settings_of_job(
         attn_implementation=job.attn_implementation,
         max_grad_norm=job.max_grad_norm,
         used_rows=used_rows,
+        saves=job.saves,
     )
 
 
-def _asked_length(asked: PlanConfig) -> int | None:
-    return asked.max_length or window_limit(asked.trade_offs)
+def _asked_length(job: JobConfig) -> int | None:
+    return job.max_length or window_limit(job.trade_offs)
 
 
 def profile_of(lessons: Lessons) -> LengthProfile:
@@ -196,39 +242,38 @@ def windows_in_step(lessons: Lessons, batch_size: int) -> int:
     return max(1, -(-windows * min(batch_size, texts) // texts))
 
 
-def _builder(asked: PlanConfig, tags: tuple[str, ...], model: nn.Module | None) -> BuildModel:
-    if asked.model == TINY:
+def _builder(job: JobConfig, tags: tuple[str, ...], model: nn.Module | None) -> BuildModel:
+    if job.model == TINY:
         if model is None:
             raise ConfigError(_("--model tiny is made from the training data: give --train-file."))
         fields = model.config.to_dict()  # type: ignore[operator, union-attr]
     else:
-        fields = model_fields(asked.model)
+        fields = model_fields(job.model)
 
     def build() -> nn.Module:
         with torch.device("meta"):
-            return build_classifier(fields, tags, asked.dropout)
+            return build_classifier(fields, tags, job.dropout)
 
     return build
 
 
-def _read(asked: PlanConfig, say: Say) -> tuple[Tagger, Lessons]:
-    """Read the data and cut them into windows, with the model's tokenizer but no weights."""
-    corpus = read_corpus(asked, say)
-    if asked.model == TINY:
-        tagger = starting_tagger(asked, corpus, say)
-        return tagger, make_lessons(corpus, tagger, asked.model, say)
-    folder = find_model(asked.model)
-    model = _builder(asked, corpus.scheme.tags, None)()
+def _cut(job: JobConfig, corpus: Corpus, say: Say) -> tuple[Tagger, Lessons]:
+    """Cut texts into windows, with the model's tokenizer but no weights."""
+    if job.model == TINY:
+        tagger = starting_tagger(job, corpus, say)
+        return tagger, make_lessons(corpus, tagger, job.model, say)
+    folder = find_model(job.model)
+    model = _builder(job, corpus.scheme.tags, None)()
     max_length, overlap = window_size(
-        max_positions(model.config), _asked_length(asked), asked.overlap, asked.model
+        max_positions(model.config), _asked_length(job), job.overlap, job.model
     )
     tagger = Tagger(
         model=model,
-        tokenizer=load_tokenizer(folder, asked.trust_remote_code),
+        tokenizer=load_tokenizer(folder, job.trust_remote_code),
         scheme=corpus.scheme,
         task=corpus.task,
         split=corpus.split,
         max_length=max_length,
         overlap=overlap,
     )
-    return tagger, make_lessons(corpus, tagger, asked.model, say)
+    return tagger, make_lessons(corpus, tagger, job.model, say)

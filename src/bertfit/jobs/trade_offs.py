@@ -50,7 +50,10 @@ def lever_settings(job: JobConfig, tagger: Tagger) -> TrainSettings:
     """
     layers = num_layers(tagger.model.base_model)  # type: ignore[arg-type]
     settings = TrainSettings(
-        steps=(((1, 1),),), num_tags=len(tagger.scheme.tags), host_state=bool(job.host_state)
+        steps=(((1, 1),),),
+        num_tags=len(tagger.scheme.tags),
+        host_state=bool(job.host_state),
+        saves=job.saves,
     )
     # The layers above the first ones are gone already.
     made: dict[TradeOff, int | None] = {

@@ -38,8 +38,9 @@ def host_bytes(model: nn.Module, settings: Settings, state_bytes: int) -> int:
     if not isinstance(settings, TrainSettings):
         halves = [p for p in model.parameters() if p.element_size() < _FP32_BYTES]
         return INFERENCE_RUNTIME_BYTES + loaded + sum(p.nbytes for p in halves)
-    # All the time there are the whole table and the copy that checkpoints are written from. Saving
-    # the model puts the table together once more, and takes the weights from the card.
+    # All the time there are the whole table and, where any are wanted, the copy that checkpoints
+    # are written from. Saving the model puts the table together once more, and takes the weights
+    # from the card.
     table = _FP32_BYTES * sum(part.table[0].numel() for part in rows)
     if settings.host_state:
         # Saved from where it lies; in fp32, whatever the card has.
@@ -47,4 +48,5 @@ def host_bytes(model: nn.Module, settings: Settings, state_bytes: int) -> int:
         state_bytes = int(STATE_BYTES[settings.optimizer] * sum(p.numel() for p in trained))
         state_bytes += sum(_FP32_BYTES * p.numel() - p.nbytes for p in trained)
         loaded = held_bytes(model, settings.optimizer)
-    return TRAIN_RUNTIME_BYTES + 2 * table + snapshot_bytes(model, state_bytes) + loaded
+    copied = snapshot_bytes(model, state_bytes) if settings.saves else 0
+    return TRAIN_RUNTIME_BYTES + 2 * table + copied + loaded

@@ -43,6 +43,7 @@ class TrainSettings:
         first_layers: so many of the encoder's layers are kept; None keeps all.
         host_state: fp32 weights, gradients and optimizer state lie on the host.
         expandable_segments: as in `PYTORCH_ALLOC_CONF`.
+        saves: checkpoints are written, from a copy in the host's memory.
     """
 
     steps: tuple[tuple[Shape, ...], ...]
@@ -62,6 +63,7 @@ class TrainSettings:
     first_layers: int | None = None
     host_state: bool = False
     expandable_segments: bool = False
+    saves: bool = True
 
     def __post_init__(self) -> None:
         if not self.steps or not all(self.steps):
