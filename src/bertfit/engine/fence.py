@@ -122,13 +122,10 @@ def check_least(
 ) -> None:
     """Refuse a budget that does not hold the weights as they are multiplied with.
 
-    The rows of the vocabulary are left out: how many of them are used, only the texts say.
-
     Raises:
         BudgetError: with what they take.
     """
-    rows = model.get_input_embeddings().weight  # type: ignore[operator]
-    needed = stored_bytes(model, precision) - rows.nbytes
+    needed = stored_bytes(model, precision)
     if budget_bytes < needed + context_bytes:
         raise BudgetError(
             _(

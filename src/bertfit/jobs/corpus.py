@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 
 from bertfit.config import JobConfig
-from bertfit.data.formats import ProblemLog, ReadOptions, read, task_of
+from bertfit.data.formats import ProblemLog, Reading, ReadOptions, open_data, read
 from bertfit.data.segments import choose_split
 from bertfit.data.tags import label_scheme
 from bertfit.errors import ConfigError, DataError
@@ -15,6 +16,8 @@ from bertfit.language import _
 from bertfit.types import Example, LabelScheme, Split, Task
 
 Say = Callable[[str], None]
+# Readers look at as many records before they hand out the first.
+SAMPLED_TEXTS = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +58,9 @@ def read_corpus(job: JobConfig, say: Say) -> Corpus:
         DataError: unreadable, empty or unlabelled data, or a label that `labels` does not list.
     """
     options = read_options(job)
-    task = job.task or task_of(job.train_file[0], options)
+    log = ProblemLog()
+    files = [open_data(path, options, log) for path in job.train_file]
+    task = job.task or files[0].task
     if task == "segmentation" and job.split == "words":
         raise ConfigError(
             _(
@@ -63,9 +68,11 @@ def read_corpus(job: JobConfig, say: Say) -> Corpus:
                 "--split out, or say --split characters."
             )
         )
-    train = _annotated(job.train_file, options, say)
+    train = _annotated(job.train_file, files, log, say)
     if job.eval_file:
-        dev = _annotated(job.eval_file, options, say)
+        log = ProblemLog()
+        files = [open_data(path, options, log) for path in job.eval_file]
+        dev = _annotated(job.eval_file, files, log, say)
     else:
         train, dev = _hold_out(train, job.eval_fraction, job.seed)
         if dev:
@@ -92,9 +99,34 @@ def read_corpus(job: JobConfig, say: Say) -> Corpus:
     )
 
 
-def _annotated(paths: Sequence[Path], options: ReadOptions, say: Say) -> list[Example]:
-    log = ProblemLog()
-    examples = list(read_files(paths, options, log))
+def read_sample(job: JobConfig) -> Corpus | None:
+    """Read the first texts of a job and say nothing; None where that cannot be done.
+
+    What is wrong with the data is said where all of them are read.
+    """
+    try:
+        file = open_data(job.train_file[0], read_options(job))
+        first = list(islice(file.examples, SAMPLED_TEXTS))
+    except DataError:
+        return None
+    train = [example for example in first if example.entities is not None]
+    if not train:
+        return None
+    task = job.task or file.task
+    labels = [*(job.labels or ()), *sorted(_count_labels(train))]
+    return Corpus(
+        train=train,
+        dev=[],
+        task=task,
+        scheme=label_scheme(labels, "none" if task == "pos" else job.scheme),
+        split=job.split or choose_split(train, task),
+    )
+
+
+def _annotated(
+    paths: Sequence[Path], files: Sequence[Reading], log: ProblemLog, say: Say
+) -> list[Example]:
+    examples = list(chain.from_iterable(file.examples for file in files))
     names = ", ".join(map(str, paths))
     report_problems(log, say)
     kept = [example for example in examples if example.entities is not None]

@@ -27,6 +27,7 @@ from bertfit.errors import BudgetError
 from bertfit.jobs.checkpoints import CheckpointStore
 from bertfit.jobs.corpus import Corpus, Say, read_corpus
 from bertfit.jobs.dev_scores import DevScores, one_line, score_of
+from bertfit.jobs.early_refusal import refuse_early
 from bertfit.jobs.forecast import forecast
 from bertfit.jobs.lessons import Lessons, make_lessons
 from bertfit.jobs.predict import Predictor
@@ -41,7 +42,7 @@ from bertfit.jobs.stopping import Stopped
 from bertfit.jobs.survival import StopRequests, Survival, find_checkpoint, stop_at_once
 from bertfit.jobs.timing import settle_by_clock
 from bertfit.jobs.trade_offs import cut_to_data, say_trade_offs
-from bertfit.jobs.train_memory import make_steps, refuse_early, rehearse
+from bertfit.jobs.train_memory import make_steps, rehearse
 from bertfit.jobs.train_plan import settle
 from bertfit.jobs.train_saving import Progress, Saving
 from bertfit.language import _

@@ -1,7 +1,5 @@
 """What a run holds in memory from start to end: checked, made, rehearsed, and relieved."""
 
-from pathlib import Path
-
 import torch
 from torch import nn
 
@@ -9,7 +7,6 @@ from bertfit.config import JobConfig, Precision
 from bertfit.engine.fence import (
     check_floor,
     check_host,
-    check_least,
     floor_bytes,
     snapshot_bytes,
     take,
@@ -19,17 +16,15 @@ from bertfit.engine.optim import Update, parameter_groups
 from bertfit.engine.packing import can_pack, draw_fast, prepare_packing
 from bertfit.engine.recovery import Steps
 from bertfit.engine.workplace import Workplace
-from bertfit.errors import ConfigError, ModelError
+from bertfit.errors import ConfigError
 from bertfit.jobs.corpus import Say
 from bertfit.jobs.lessons import Lessons
 from bertfit.jobs.survival import StopRequests
 from bertfit.jobs.train_plan import Settled
 from bertfit.language import _
-from bertfit.models.encoder import build_classifier, config_fields
 from bertfit.models.head import head_parameters
 from bertfit.models.tagger import Tagger
 from bertfit.planning.levers import TrainSettings, encoder_layers, prepare_model
-from bertfit.units import Interval, parse_interval
 
 
 def make_steps(
@@ -90,27 +85,6 @@ def make_steps(
     )
 
 
-def refuse_early(job: JobConfig, place: Workplace, folder: Path) -> None:
-    """Refuse a budget that is far too small before any text is read.
-
-    Args:
-        job: what is asked; where it allows trade-offs, the model may get smaller yet.
-        place: where it trains.
-        folder: of the model, whose config says how large it is.
-
-    Raises:
-        BudgetError: not even the weights fit.
-    """
-    if job.budget is None or not place.is_card or job.allow:
-        return
-    try:
-        with torch.device("meta"):
-            model = build_classifier(config_fields(folder), ("O",))
-    except ModelError:  # its config does not say
-        return
-    check_least(job.budget, model, job.precision or "bf16", place.context_bytes)
-
-
 def rehearse(steps: Steps, lessons: Lessons, batch_size: int, say: Say) -> None:
     """Take the largest micro-batch's memory before step 1, and say where it had to shrink.
 
@@ -134,8 +108,7 @@ def _check_memory(job: JobConfig, tagger: Tagger, place: Workplace, settings: Tr
     if job.budget is not None:
         check_floor(job.budget, needed, place.context_bytes)
     held = sum(p.numel() * p.element_size() for p in tagger.model.parameters())
-    saves = parse_interval(job.save_every) != Interval()
-    copied = snapshot_bytes(tagger.model) if saves else 0
+    copied = snapshot_bytes(tagger.model) if job.saves else 0
     # On a card the host holds the model once more while it is saved.
     more = held if place.device.type == "cuda" else needed - held
     if settings.host_state:

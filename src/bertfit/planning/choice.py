@@ -76,7 +76,6 @@ def slower(planner: Planner, chosen: Candidate) -> list[Rejected]:
 
 def runners_up(planner: Planner, chosen: Candidate, count: int = 2) -> list[Candidate]:
     """Return the next fastest that fit too and differ only in what can be changed at once."""
-    facts = planner.facts
     found: list[Candidate] = []
     after = planner.ordered[planner.ordered.index(chosen) + 1 :]
     for candidate in after:
@@ -84,9 +83,15 @@ def runners_up(planner: Planner, chosen: Candidate, count: int = 2) -> list[Cand
             break
         if candidate.host_state != chosen.host_state:
             continue
-        if _misfit(planner, candidate, facts.budget_bytes, facts.host_bytes)[0] is None:
+        if fits(planner, candidate):
             found.append(candidate)
     return found
+
+
+def fits(planner: Planner, candidate: Candidate) -> bool:
+    """Say whether a candidate fits card and host of its job."""
+    facts = planner.facts
+    return _misfit(planner, candidate, facts.budget_bytes, facts.host_bytes)[0] is None
 
 
 def _misfit(
