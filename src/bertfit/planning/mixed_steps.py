@@ -168,9 +168,12 @@ class StepFamily:
         return trace, [position for position, __ in trace.marks]
 
     def _trace(self, shape: Shape, count: int) -> Recorder:
-        """Trace a step of one micro-batch and one of two, all of one shape."""
+        """Trace a step of one micro-batch and one of two, all of one shape.
+
+        Where gradients leave the card a second micro-batch does as the first, and is left out.
+        """
         self.num_traces += 1
-        steps = ((shape,), (shape, shape))
+        steps = ((shape,), (shape,) if self.settings.host_state else (shape, shape))
         settings = replace(self.settings, steps=steps, checkpointed_layers=count)
         chip = Chip(
             compute_capability=self.device.compute_capability,
@@ -212,7 +215,8 @@ class _Joined:
 
 def _cut(trace: Recorder, marks: list[int]) -> Pieces:
     """Cut the trace of `StepFamily._trace` at its marks."""
-    borders = dict(zip(_ORDER, pairwise([0, *marks]), strict=True))
+    order = _ORDER if len(marks) == len(_ORDER) else [name for name in _ORDER if name != "later"]
+    borders = dict(zip(order, pairwise([0, *marks]), strict=True))
     names = _names(trace.stream, borders)
     pieces: Pieces = {}
     for name, (start, stop) in borders.items():
@@ -222,6 +226,7 @@ def _cut(trace: Recorder, marks: list[int]) -> Pieces:
             size = trace.sizes[block] if entry >= 0 else RETURNED
             key = names.get(block, block)
             pieces[name].append(Event(key, size, trace.categories[block], trace.places[block]))
+    pieces.setdefault("later", pieces["first"])
     return pieces
 
 
