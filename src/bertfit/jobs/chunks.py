@@ -15,8 +15,9 @@ from bertfit.types import Example, Window
 T = TypeVar("T")
 Cut = Callable[[Iterable[Example]], Iterator[Window]]
 
-# Batches in a chunk: enough that sorting by length leaves little padding, little enough to hold.
-BATCHES_PER_CHUNK = 32
+# Batches in a chunk: enough that sorting by length leaves little padding. A stop throws a chunk
+# away, and the progress bar waits for it: 400 short sentences, some seconds, on a processor.
+BATCHES_PER_CHUNK = 8
 # Empty texts have no tokens, so the number of records is bounded as well.
 MAX_RECORDS = 4096
 

@@ -22,7 +22,7 @@ from bertfit.engine.inference import batching_of, first_rows, make_ready
 from bertfit.engine.pooling import Reduction, pool
 from bertfit.engine.precision import choose_precision
 from bertfit.errors import BudgetError, ConfigError, DataError
-from bertfit.jobs.chunks import Chunk, chunks
+from bertfit.jobs.chunks import BATCHES_PER_CHUNK, Chunk, chunks
 from bertfit.jobs.encoders import Encoder, Pooling, read_encoder
 from bertfit.jobs.predict import CARD_BATCH_TOKENS, CPU_BATCH_TOKENS, text_tokenizer, too_large
 from bertfit.jobs.vector_groups import VectorGroups, Vectors
@@ -33,9 +33,6 @@ from bertfit.models.layers import keep_layers, num_layers
 from bertfit.types import Example, Problem, Window
 
 What = Literal["sentence", "tokens", "entities"]
-
-# Fewer than for tagging: the states of a chunk's tokens are all in memory where they are asked for.
-_BATCHES_PER_CHUNK = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +146,7 @@ class Embedder:
                 overlap=self.encoder.overlap,
             )
 
-        return chunks(examples, cut_examples, _BATCHES_PER_CHUNK * self.batch_tokens)
+        return chunks(examples, cut_examples, BATCHES_PER_CHUNK * self.batch_tokens)
 
     def _text_of(self, example: Example, what: What) -> str:
         if what != "entities":
