@@ -176,6 +176,7 @@ def test_what_cannot_fit_is_refused_with_its_floor() -> None:
     with pytest.raises(BudgetError, match="needs at least") as caught:
         make_plan(Planner(facts({256: 1}, budget_bytes=301 * MIB)))
     assert caught.value.exit_code == 3
+    assert "64.00 GiB" not in str(caught.value), "the host is not what lacks"
 
 
 def test_pins_are_kept_to() -> None:

@@ -38,15 +38,24 @@ def nothing_fits(planner: Planner) -> ConfigError | BudgetError:
         planner = free
     frugal = min(planner.frugal(), key=lambda c: planner.need(c).required_bytes)
     least = planner.need(frugal)
-    message = _(
-        "{model} with windows of {length} tokens needs at least {floor} of {card} and {host} of "
-        "this machine's memory, whatever the settings; there are {budget} and {there}."
-    ).format(
+    on_host = least.host_bytes + least.pinned_bytes
+    text = (
+        _(
+            "{model} with windows of {length} tokens needs at least {floor} of {card} and {host} "
+            "of this machine's memory, whatever the settings; there are {budget} and {there}."
+        )
+        if on_host > facts.host_bytes
+        else _(
+            "{model} with windows of {length} tokens needs at least {floor} of {card}, whatever "
+            "the settings, and then {host} of the machine's memory; the card has {budget} for it."
+        )
+    )
+    message = text.format(
         model=facts.model,
         length=facts.longest,
         floor=format_bytes(least.required_bytes),
         card=facts.device.name,
-        host=format_bytes(least.host_bytes + least.pinned_bytes),
+        host=format_bytes(on_host),
         budget=format_bytes(facts.budget_bytes),
         there=format_bytes(facts.host_bytes),
     )
