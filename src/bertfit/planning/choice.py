@@ -70,7 +70,7 @@ def slower(planner: Planner, chosen: Candidate) -> list[Rejected]:
             step_seconds=planner.seconds[candidate],
             required_bytes=None,
         )
-        for candidate in found
+        for candidate in sorted(found, key=planner.seconds.__getitem__)
     ]
 
 
