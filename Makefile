@@ -3,13 +3,14 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+LOWEST := .venv-lowest
 DEMO_LANG ?= en
 TEST_MODELS := .test-models
 MAKE_MODELS := ../shared/tools/get_test_models.py
 export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: env demo test test-all lint bench messages clean
+.PHONY: env demo test test-all test-lowest lint bench messages clean
 
 env: $(READY)
 
@@ -27,9 +28,18 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest -m "not slow and not gpu"
 
-# The long forms as well, with real weights where the script that makes them is at hand.
-test-all: $(READY) $(TEST_MODELS)
+# The long forms as well, with real weights where the script that makes them is at hand, and the
+# lowest versions that are supported.
+test-all: $(READY) $(TEST_MODELS) test-lowest
 	BERTFIT_EXAMPLES=new BERTFIT_TEST_MODELS=$(abspath $(TEST_MODELS)) $(BIN)/python -m pytest -m "not gpu"
+
+test-lowest: $(LOWEST)/.ready
+	$(LOWEST)/bin/python -m pytest -m "not slow and not gpu"
+
+$(LOWEST)/.ready: pyproject.toml constraints-lowest.txt Makefile
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-lowest.txt -e '.[demo,dev,lora]'
+	touch $@
 
 $(TEST_MODELS): $(READY)
 	mkdir -p $@
@@ -50,4 +60,4 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 clean:
-	rm -rf $(VENV) demo-run-* $(TEST_MODELS) .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(LOWEST) demo-run-* $(TEST_MODELS) .mypy_cache .ruff_cache
