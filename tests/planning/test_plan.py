@@ -20,6 +20,7 @@ from bertfit.planning.candidates import JobFacts, Pins, candidates, cut_step, ha
 from bertfit.planning.choice import choose
 from bertfit.planning.cost import StepCost
 from bertfit.planning.levers import TrainSettings
+from bertfit.planning.mixed_steps import StepFamily
 from bertfit.planning.plan import make_plan
 from bertfit.planning.planner import Planner
 from bertfit.planning.sample import features, sample_step
@@ -57,6 +58,18 @@ def facts(histogram: dict[int, int], windows: int = 8, **changed: object) -> Job
         host_bytes=64 * GIB,
     )
     return replace(made, **changed)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("positions", [2, 11, 64, 100, 200])
+def test_models_of_few_positions_are_planned(positions: int) -> None:
+    def build_short() -> nn.Module:
+        with torch.device("meta"):
+            config = {**CONFIG, "max_position_embeddings": positions}
+            return build_classifier(config, ("O", "B-X", "I-X"))
+
+    asked = facts({positions: 3, 1: 1}, build_model=build_short)
+    plan = make_plan(asked)
+    assert plan.estimate.required_bytes <= asked.budget_bytes
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +138,16 @@ def test_a_step_of_even_windows_is_cut_into_equal_parts() -> None:
     # A third micro-batch of one shape asks for nothing new.
     assert hardest_step(even, 2 * 64) == [(2, 64)] * 2
     assert hardest_step(facts({64: 1}, windows=7), 3 * 64)[-1] == (1, 64)
+
+
+def test_gaps_that_steps_of_other_lengths_leave_are_counted(planners: list[Planner]) -> None:
+    even, mixed = planners
+    assert len(even.settings(even.ordered[0]).steps) == 1
+    candidate = mixed.ordered[0]
+    hardest, usual = mixed.settings(candidate).steps
+    family = StepFamily(build, mixed.settings(candidate), mixed.facts.device, longest=256)
+    assert mixed.need(candidate) == family.estimate((hardest, usual))
+    assert usual == tuple(cut_step(mixed.facts.steps()[0], candidate.micro_batch_tokens))
 
 
 def test_flops_are_those_of_the_matrix_products() -> None:

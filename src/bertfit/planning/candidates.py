@@ -184,3 +184,15 @@ def hardest_step(facts: JobFacts, micro_batch_tokens: int) -> list[Shape]:
         return [s for place, s in enumerate(shapes) if shapes[:place].count(s) < 2]
     windows = max(1, min(micro_batch_tokens // facts.longest, facts.windows_per_step))
     return [(windows, facts.longest)] * 2 + cut_step(drawn, micro_batch_tokens)[-1:]
+
+
+def hardest_steps(facts: JobFacts, micro_batch_tokens: int) -> tuple[tuple[Shape, ...], ...]:
+    """Return steps whose need, over and over, is that of the job.
+
+    Where lengths differ a usual step goes with the hardest one: its blocks are of other sizes, and
+    leave gaps between those of the hardest.
+    """
+    hardest = tuple(hardest_step(facts, micro_batch_tokens))
+    if facts.is_even:
+        return (hardest,)
+    return hardest, tuple(cut_step(facts.steps()[0], micro_batch_tokens))

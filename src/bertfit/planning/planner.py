@@ -8,7 +8,14 @@ from torch import nn
 
 from bertfit.errors import ConfigError
 from bertfit.language import _
-from bertfit.planning.candidates import Candidate, JobFacts, candidates, cut_step, hardest_step
+from bertfit.planning.candidates import (
+    Candidate,
+    JobFacts,
+    candidates,
+    cut_step,
+    hardest_step,
+    hardest_steps,
+)
 from bertfit.planning.cost import StepCost
 from bertfit.planning.estimate import required_bytes
 from bertfit.planning.levers import TrainSettings, encoder_layers
@@ -118,9 +125,10 @@ class Planner:
         )
 
     def settings(self, candidate: Candidate) -> TrainSettings:
-        """Return the settings of a candidate, with the hardest step."""
-        hardest = hardest_step(self.facts, candidate.micro_batch_tokens)
-        return candidate.settings(self.facts, (tuple(hardest),))
+        """Return the settings of a candidate, with steps that need as much as the job's."""
+        return candidate.settings(
+            self.facts, hardest_steps(self.facts, candidate.micro_batch_tokens)
+        )
 
     def frugal(self) -> list[Candidate]:
         """Return the candidates that need least of the card: one for each home of the state."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 from bertfit.config import TradeOff
 from bertfit.errors import BudgetError, ConfigError
 from bertfit.language import _
-from bertfit.planning.candidates import Candidate, JobFacts, Pins, hardest_step
+from bertfit.planning.candidates import Candidate, JobFacts, Pins, hardest_steps
 from bertfit.planning.choice import choose
 from bertfit.planning.mixed_steps import StepFamily
 from bertfit.planning.planner import Planner
@@ -84,7 +84,7 @@ def trade_offs_that_fit(planner: Planner, candidate: Candidate) -> list[str]:
                 changed.settings.first_layers or candidate.checkpointed_layers,
             ),
         )
-        settings = frugal.settings(changed, (tuple(hardest_step(changed, tokens)),))
+        settings = frugal.settings(changed, hardest_steps(changed, tokens))
         try:
             family = StepFamily(facts.build_model, settings, facts.device, longest=changed.longest)
             need = family.estimate(settings.steps)
