@@ -68,7 +68,7 @@ def test_models_of_few_positions_are_planned(positions: int) -> None:
             return build_classifier(config, ("O", "B-X", "I-X"))
 
     asked = facts({positions: 3, 1: 1}, build_model=build_short)
-    plan = make_plan(asked)
+    plan = make_plan(Planner(asked))
     assert plan.estimate.required_bytes <= asked.budget_bytes
 
 

@@ -143,8 +143,8 @@ def _part(samples: Sequence[Sample], ranges: Sequence[tuple[int, int]]) -> _Part
     assert len({r[1] - r[0] for r in ranges}) == 1, "the operations depend on the shape"
     places = samples[0].work.places[cut[0][1]]
     return _Part(
-        flops=solve([np.array(work.flops[part], float) for work, part in cut]),
-        moved_bytes=solve([np.array(work.moved_bytes[part], float) for work, part in cut]),
+        flops=solve(samples, [np.array(work.flops[part], float) for work, part in cut]),
+        moved_bytes=solve(samples, [np.array(work.moved_bytes[part], float) for work, part in cut]),
         is_half=np.array(works[0].is_half[cut[0][1]], bool),
         layers=np.array(
             [samples[0].layer_of(module) if phase == "forward" else -1 for phase, module in places]

@@ -1,6 +1,6 @@
 """Three traced steps of a job, from which its time and its memory at any shape follow roughly."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -11,14 +11,12 @@ from numpy.typing import NDArray
 from bertfit.memory.kernels import Chip
 from bertfit.memory.trace import Recorder, record
 from bertfit.memory.work import Work
+from bertfit.models.encoder import max_positions
 from bertfit.planning import program
 from bertfit.planning.estimate import BuildModel
 from bertfit.planning.levers import Shape, TrainSettings, encoder_layers
 from bertfit.types import DeviceSpec
 
-# Windows of a multiple of 128 tokens: kernels round lengths up to that. So many that activations
-# outweigh the gradient of any one weight, as they do where memory is short; it costs no time.
-_SHAPES: tuple[Shape, ...] = ((32, 128), (64, 128), (32, 256))
 _CARD = torch.device("cuda")
 
 Vector = NDArray[np.float64]
@@ -63,6 +61,19 @@ def features(shape: Shape) -> Vector:
     return np.array([1.0, batch * length, batch * length * length])
 
 
+def _shapes(positions: int | None) -> tuple[Shape, ...]:
+    """Return what is traced for a model of so many positions; None is any number.
+
+    Windows of a multiple of 128 tokens where there are positions for them: kernels round lengths up
+    to that. So many that activations outweigh the gradient of any one weight, as they do where
+    memory is short; it costs no time.
+    """
+    length = 128 if positions is None else min(128, positions // 2)
+    length -= length % 8 if length > 8 else 0  # else one length is padded and the other is not
+    batch = 32 * 128 // length
+    return ((batch, length), (2 * batch, length), (batch, 2 * length))
+
+
 def sample_step(
     build_model: BuildModel,
     settings_of: SettingsOf,
@@ -82,7 +93,7 @@ def sample_step(
         compute_capability=device.compute_capability, multiprocessors=device.multiprocessors
     )
     samples = []
-    for shape in _SHAPES:
+    for shape in _shapes(max_positions(build_model().config)):
         settings = settings_of(((shape, shape),))
         model, extra = program.prepare(build_model(), settings)
         with record(chip, mask_is_full=not settings.padded) as trace:
@@ -109,8 +120,8 @@ def sample_step(
     return samples
 
 
-def solve(values: list[Vector]) -> Vector:
+def solve(samples: Sequence[Sample], values: list[Vector]) -> Vector:
     """Find the multiples of `features` that three samples show: (M, 3) for values of (M,) each."""
-    table = np.stack([features(shape) for shape in _SHAPES])
+    table = np.stack([features(sample.shape) for sample in samples])
     found: Vector = np.linalg.solve(table, np.stack(values)).T.astype(np.float64)
     return found

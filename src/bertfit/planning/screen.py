@@ -22,7 +22,7 @@ class Screen:
 
     def __init__(self, samples: Sequence[Sample]) -> None:
         self.num_layers = max(1, len(samples[0].layers))
-        self._multiples = solve([np.array(_held(sample), float) for sample in samples])
+        self._multiples = solve(samples, [np.array(_held(sample), float) for sample in samples])
 
     def about_bytes(self, shape: Shape, checkpointed_layers: int) -> int:
         """Return about what is allocated at the peak."""
