@@ -79,22 +79,32 @@ def _math(
 ) -> Tensor:
     """Attention out of single operations, `_scaled_dot_product_attention_math`; fp32 inside."""
     dtype = query.dtype
+    # As in C++, what has a name lives until the end: the fp32 copies too.
+    wide = query, key, value
     if dtype in (torch.float16, torch.bfloat16):
-        query, key, value = query.float(), key.float(), value.float()
+        wide = query.float(), key.float(), value.float()
     if causal:
         length = query.shape[-2], key.shape[-2]
-        bias = query.new_zeros(length).masked_fill_(
-            query.new_ones(length, dtype=torch.bool).tril().logical_not(), float("-inf")
+        bias = (
+            wide[0]
+            .new_zeros(length)
+            .masked_fill_(
+                wide[0].new_ones(length, dtype=torch.bool).tril().logical_not(), float("-inf")
+            )
         )
     factor = (query.shape[-1] ** -0.5 if scale is None else scale) ** 0.5
-    query, key = query * factor, key.transpose(-2, -1) * factor
-    weights = torch.matmul(query, key)
+    scaled = wide[0] * factor
+    weights = torch.matmul(scaled, wide[1].transpose(-2, -1) * factor)
     if bias is not None:
         weights.add_(bias)
     weights = torch._safe_softmax(weights, -1)
     if dropout:
         weights = torch.native_dropout(weights, dropout, True)[0]
-    return torch.matmul(weights, value).to(dtype)
+    # The weights are a second result, which nobody reads; gcc evaluates it first.
+    unread = weights.to(dtype)
+    out = torch.matmul(weights, wide[2]).to(dtype)
+    del unread
+    return out
 
 
 @handles(F.scaled_dot_product_attention)
