@@ -93,7 +93,9 @@ def train(case, model, config, token_types, trace):
     model = model.to("cuda")
     model.train()
     if case["checkpointing"]:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        # transformers 5.24 renamed it and warns of the old name.
+        enable = getattr(model, "activation_checkpointing_enable", None)
+        (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
     freeze(case, model, config)
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = make_optimizer(case["optimizer"], parameters)

@@ -2,14 +2,15 @@
 
     python benchmarks/plans_on_stub.py figures                    # the plans of docs/plan.md
     python benchmarks/plans_on_stub.py sweep --first 0 --count 16 # a piece of the sweep
-    python benchmarks/plans_on_stub.py sweep --json rows.json     # rows add up over pieces
+    python benchmarks/plans_on_stub.py sweep --json rows.json     # goes on where it ended
+    python benchmarks/plans_on_stub.py table --json rows.json     # the sweep as in docs/plan.md
 
 The plan is made for a card of the stub runtime ../shared/tools/phantom_gpu, where every request for
 memory is PyTorch's own and kernels do nothing. There the very step runs in a process of its own,
-with all its micro-batches, twice, and torch's allocator is capped at the budget less the context:
-a plan that needs more fails with a real out-of-memory. What is compared is the highest of the
-driver's memory against the prediction. What cannot fit is refused; then the floor that the refusal
-names is made the budget once, and the plan for it runs.
+with all its micro-batches (in the sweep at most three of one shape), twice, and torch's allocator
+is capped at the budget less the context: a plan that needs more fails with a real out-of-memory.
+What is compared is the highest of the driver's memory against the prediction. What cannot fit is
+refused; then the plan that needs least runs within the floor that the refusal names.
 """
 
 import argparse
@@ -22,10 +23,10 @@ from pathlib import Path
 
 import torch
 
-from bertfit.errors import BertfitError
 from bertfit.memory.device import resolve_device
 from bertfit.planning import program
-from bertfit.planning.candidates import JobFacts, Pins, cut_step
+from bertfit.planning.candidates import Candidate, JobFacts, Pins, cut_step
+from bertfit.planning.choice import choose
 from bertfit.planning.levers import TrainSettings
 from bertfit.planning.plan import make_plan
 from bertfit.planning.planner import Planner
@@ -48,6 +49,9 @@ MODELS = (
     "answerdotai/ModernBERT-base",
 )
 LENGTHS = (64, 128, 256, 512)
+# Micro-batches of one shape that a step of the sweep runs: all others ask for what the second did,
+# and where the state is on the host each costs a pass over all weights.
+MOST_ALIKE = 3
 
 # Effective batch 32 x 512, 21 tags: what the plan must be able to do.
 FIGURES = (
@@ -110,40 +114,44 @@ def stub(script: str = __file__, *, even: bool = True) -> Stub:
 
 
 def run_case(case: dict, card: Stub, planner: Planner | None = None) -> dict:
-    """Plan a case and run the plan on the stub runtime."""
+    """Plan a case and run the plan on the stub runtime; where nothing fits, the frugalest."""
     facts = facts_of(case)
     begun = time.perf_counter()
     planner = planner or Planner(facts)
     planner.facts = facts  # the budget is no part of what the planner remembers
-    try:
+    if choose(planner, facts.budget_bytes, facts.host_bytes)[0] is None:
+        # The refusal also names trade-offs, each with an estimate of its own; its floor is enough.
+        frugal = min(planner.frugal(), key=lambda c: planner.need(c).required_bytes)
+        planned = time.perf_counter()
+        floor = planner.need(frugal).required_bytes
+        row = run_chosen({**case, "floor": floor}, frugal, floor, card, planner)
+    else:
         plan = make_plan(planner)
-    except BertfitError as error:
-        floor = min(planner.need(candidate).required_bytes for candidate in planner.frugal())
-        row = {**case, "refused": str(error).splitlines()[0], "floor": floor}
-        return {**row, "plan_seconds": time.perf_counter() - begun}
-    planned = time.perf_counter()
-    step = cut_step(facts.steps()[0], plan.chosen.micro_batch_tokens)
-    cap = facts.budget_bytes - facts.device.context_bytes
-    truth = card.run(
-        {
-            **case,
-            "settings": dataclasses.asdict(replace(plan.settings, steps=(tuple(step),))),
-            "cap": cap,
-        }
-    )
-    predicted = plan.estimate.peak_reserved_bytes
+        planned = time.perf_counter()
+        row = run_chosen(case, plan.chosen, facts.budget_bytes, card, planner)
+        row["tokens_per_second"] = plan.tokens_per_second
+    row["plan_seconds"], row["run_seconds"] = planned - begun, time.perf_counter() - planned
+    return row
+
+
+def run_chosen(case: dict, chosen: Candidate, budget: int, card: Stub, planner: Planner) -> dict:
+    """Run the step of a candidate on the stub runtime, within a budget."""
+    facts, need = planner.facts, planner.need(chosen)
+    step = cut_step(facts.steps()[0], chosen.micro_batch_tokens)
+    if "length" in case:  # of the sweep
+        step = [s for place, s in enumerate(step) if step[:place].count(s) < MOST_ALIKE]
+    settings = replace(planner.settings(chosen), steps=(tuple(step),))
+    cap = budget - facts.device.context_bytes
+    truth = card.run({**case, "settings": dataclasses.asdict(settings), "cap": cap})
     row = {
         **case,
-        "chosen": dataclasses.asdict(plan.chosen),
-        "required_bytes": plan.estimate.required_bytes,
-        "predicted_reserved": predicted,
-        "tokens_per_second": plan.tokens_per_second,
-        "plan_seconds": planned - begun,
-        "run_seconds": time.perf_counter() - planned,
+        "chosen": dataclasses.asdict(chosen),
+        "required_bytes": need.required_bytes,
+        "predicted_reserved": need.peak_reserved_bytes,
         **truth,
     }
     if "reserved" in truth:
-        row["error"] = predicted / truth["reserved"] - 1
+        row["error"] = need.peak_reserved_bytes / truth["reserved"] - 1
         row["over_budget"] = truth["reserved"] > cap
     return row
 
@@ -182,9 +190,8 @@ def run_one(job: dict) -> dict:
 def show(row: dict) -> None:
     budget = row["budget"] if isinstance(row["budget"], str) else f"{row['budget'] >> 20}MiB"
     name = f"{row['model']:28} {row.get('length', 512):4} {budget:>8} "
-    if "refused" in row:
-        print(f"{name} refused: {row['refused'][:150]}")
-        return
+    if "floor" in row:
+        name += f" refused, at its floor of {row['floor'] / GIB:.2f} GiB:"
     chosen = row["chosen"]
     levers = (
         f"{chosen['micro_batch_tokens'] // row.get('length', 512):3} windows, "
@@ -199,10 +206,27 @@ def show(row: dict) -> None:
     )
 
 
-def at_floor(row: dict, refused: dict) -> bool:
-    """Say whether a row is the job of a refused one, at the floor that was named."""
-    job = ("model", "length", "pins")
-    return row["budget"] == refused["floor"] and all(row.get(k) == refused.get(k) for k in job)
+def print_table(known: dict) -> None:
+    """Print the sweep as the table of docs/plan.md."""
+    rows = {(r["model"], r["length"], r["budget"]): r for r in known.values() if "length" in r}
+    print("| model | tokens | " + " | ".join(BUDGETS).replace("GiB", " GiB") + " |")
+    print("| --- | --- |" + " --- |" * len(BUDGETS))
+    for model in MODELS:
+        for length in LENGTHS:
+            cells = [cell(rows.get((model, length, budget))) for budget in BUDGETS]
+            print(f"| {model} | {length} | " + " | ".join(cells) + " |")
+
+
+def cell(row: dict | None) -> str:
+    """Return a plan in a few signs: windows at once, layers twice, and whether the host helps."""
+    if row is None or "failed" in row:
+        return "?"
+    if "floor" in row:
+        return f"({row['floor'] / GIB:.2f})"
+    chosen = row["chosen"]
+    twice = f"+{chosen['checkpointed_layers']}" if chosen["checkpointed_layers"] else ""
+    windows = chosen["micro_batch_tokens"] // row["length"]
+    return f"{windows}{twice}{' h' if chosen['host_state'] else ''}"
 
 
 def main() -> None:
@@ -210,27 +234,27 @@ def main() -> None:
         serve(run_one)
         return
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("figures", "sweep"))
+    parser.add_argument("what", choices=("figures", "sweep", "table"))
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=10_000)
-    parser.add_argument("--json", type=Path, help="rows go there, beside those of other pieces")
+    parser.add_argument("--json", type=Path, help="rows go there; those there are not run again")
     args = parser.parse_args()
+    known = json.loads(args.json.read_text()) if args.json and args.json.exists() else {}
+    if args.what == "table":
+        print_table(known)
+        return
     card = stub()
     cases = list(FIGURES if args.what == "figures" else sweep())
-    known = json.loads(args.json.read_text()) if args.json and args.json.exists() else {}
     planners: dict[tuple, Planner] = {}
     for number in range(args.first, min(len(cases), args.first + args.count)):
+        if f"{args.what} {number}" in known:
+            continue
         case = cases[number]
         kind = (case["model"], case.get("length", 512), json.dumps(case.get("pins", {})))
         if kind not in planners:
             planners = {kind: Planner(facts_of(case))}
         row = run_case(case, card, planners[kind])
         show(row)
-        if "refused" in row and not any(at_floor(other, row) for other in known.values()):
-            # With what is said to be the least, it does run.
-            other = run_case({**case, "budget": row["floor"]}, card, planners[kind])
-            show(other)
-            known[f"{args.what} {number} at its floor"] = other
         sys.stdout.flush()
         known[f"{args.what} {number}"] = row
         if args.json:
@@ -241,7 +265,7 @@ def main() -> None:
         errors = [row["error"] for row in ran]
         print(
             f"{len(ran)} ran, {len(failed)} failed, "
-            f"{sum('refused' in row for row in known.values())} refused; predicted against peak "
+            f"{sum('floor' in row for row in known.values())} refused; predicted against peak "
             f"{min(errors):+.2%} to {max(errors):+.2%}; over the budget: "
             f"{sum(row['over_budget'] for row in ran)}"
         )

@@ -26,11 +26,12 @@ def build_folder() -> Path:
 
 
 class Stub:
-    """One card of the stub runtime, on which jobs run one after the other.
+    """A card of the stub runtime, on which jobs run one after the other.
 
     Args:
         script: path of the script whose jobs they are.
-        variables: PHANTOM_* and others; see the README of the runtime.
+        variables: PHANTOM_* and others; see the README of the runtime. A job may also set them
+            itself, before its first use of the card.
     """
 
     def __init__(self, script: str, **variables: str) -> None:
@@ -61,6 +62,13 @@ class Stub:
             if line.startswith("RESULT "):
                 return json.loads(line[7:])
         raise SystemExit("the stub runtime's process has ended")
+
+    def close(self) -> None:
+        """End the process that jobs are forked from."""
+        assert self._server.stdin and self._server.stdout
+        self._server.stdin.close()
+        self._server.wait()
+        self._server.stdout.close()
 
 
 def serve(run_job: Callable[[dict], dict]) -> None:
