@@ -5,6 +5,7 @@ Only the command that was asked for is imported, so that `--help` loads neither 
 
 import sys
 from importlib import import_module
+from io import TextIOWrapper
 
 from bertfit.errors import BertfitError, ConfigError, Interrupted
 from bertfit.language import LANGUAGES, N_, _, use_language
@@ -31,6 +32,7 @@ COMMANDS = {
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    _write_any_character()
     try:
         arguments = _take_language(arguments)
         return _run(arguments)
@@ -46,6 +48,17 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has gone: `bertfit ... | head`
         sys.stderr.close()
         return 0
+
+
+def _write_any_character() -> None:
+    """Let files and pipes get UTF-8, as JSON must be, and terminals what they can show."""
+    for stream in (sys.stdout, sys.stderr):
+        if not isinstance(stream, TextIOWrapper):
+            continue
+        if stream.isatty():
+            stream.reconfigure(errors="backslashreplace")
+        else:
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 def _take_language(arguments: list[str]) -> list[str]:
@@ -75,6 +88,8 @@ def _take_language(arguments: list[str]) -> list[str]:
 def _run(arguments: list[str]) -> int:
     import typer
 
+    from bertfit.cli.usage import reason_of, unknown_command, usage_error
+
     app = typer.Typer(
         name="bertfit",
         help=_("BERT-family sequence labellers inside a fixed amount of GPU memory."),
@@ -97,6 +112,12 @@ def _run(arguments: list[str]) -> int:
             raise typer.Exit
 
     wanted = next((argument for argument in arguments if not argument.startswith("-")), None)
+    if wanted is not None and wanted not in COMMANDS:
+        raise ConfigError(
+            _("{reason} See `{command} --help`.").format(
+                reason=unknown_command(wanted, COMMANDS), command="bertfit"
+            )
+        )
     for name, summary in COMMANDS.items():
         if name != wanted:
             app.command(name, help=_(summary))(_not_loaded)
@@ -108,24 +129,15 @@ def _run(arguments: list[str]) -> int:
             app.command(name, help=_(summary))(module.command)
     try:
         result = app(arguments, standalone_mode=False)
-    except _usage_error() as error:
-        command = "bertfit" if wanted not in COMMANDS else f"bertfit {wanted}"
+    except usage_error() as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error.ctx.get_help())  # type: ignore[attr-defined]
+            return ConfigError.exit_code
+        command = "bertfit" if wanted is None else f"bertfit {wanted}"
         raise ConfigError(
-            _("{reason} See `{command} --help`.").format(
-                reason=getattr(error, "message", error), command=command
-            )
+            _("{reason} See `{command} --help`.").format(reason=reason_of(error), command=command)
         ) from None
     return result if isinstance(result, int) else 0
-
-
-def _usage_error() -> type[Exception]:
-    """Return the root of the errors of wrong arguments; newer typer brings a click of its own."""
-    try:
-        module = import_module("typer._click.exceptions")
-    except ImportError:
-        module = import_module("click.exceptions")
-    error: type[Exception] = module.ClickException
-    return error
 
 
 def _not_loaded() -> None:

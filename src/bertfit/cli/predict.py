@@ -240,7 +240,15 @@ def _target(output: Path | None, overwrite: bool) -> AbstractContextManager[Text
         raise ConfigError(
             _("{path} exists. Give another name, or --overwrite to replace it.").format(path=output)
         )
-    return output.open("w", encoding="utf-8")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        return output.open("w", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            _("--output {path}: cannot be written ({reason}). Give another name.").format(
+                path=output, reason=error.strerror
+            )
+        ) from error
 
 
 def _write_lines(

@@ -79,7 +79,7 @@ def _from_hub(name: str) -> Path:
             "'{name}': not on this disk, and the model hub {endpoint} cannot be reached. Ways out: "
             "set HF_ENDPOINT to a mirror (HF_ENDPOINT=https://hf-mirror.com); or `pip install "
             "modelscope` and `modelscope download --model {name} --local_dir FOLDER`; or copy the "
-            "model from another machine. Then give the folder: --model FOLDER."
+            "model from another machine. Then name that folder instead."
         ).format(name=name, endpoint=huggingface_hub.constants.ENDPOINT)
     )
 
