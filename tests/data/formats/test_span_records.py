@@ -172,6 +172,8 @@ def test_a_surface_that_is_not_there_is_refused(tmp_path: Path) -> None:
         ([3, 30, "X"], "the X span 3-30 lies outside the text of 18 characters"),
         ([-2, 3, "X"], "the X span -2-3 lies outside"),
         ([3, 3, "X"], "the X span 3-3 is empty"),
+        ([0, 3, ""], "the span 0-3 has no label"),
+        ([0, 3, " "], "the span 0-3 has no label"),
         ([5, 3, "X"], "the X span 5-3 ends before it begins"),
         ([3, "X"], "is no span with a start, an end and a label"),
         ({"start": 1, "end": 3}, "is no span with a start, an end and a label"),

@@ -83,7 +83,8 @@ class Intake:
             )
         length = len(text)
         for entity in entities or ():
-            if not 0 <= entity.start < entity.end <= length:
+            label = entity.label
+            if not 0 <= entity.start < entity.end <= length or not label or label.isspace():
                 faults.append(self._span_fault(entity, length, line, path))
         if faults and self._refuses(faults):
             self.log.records_dropped += 1
@@ -114,6 +115,9 @@ class Intake:
         elif entity.start > entity.end:
             kind = "reversed-span"
             message = _("the {label} span {start}-{end} ends before it begins.").format(**place)
+        elif not entity.label.strip():
+            kind = "no-label"
+            message = _("the span {start}-{end} has no label.").format(**place)
         else:
             kind = "span-beyond-text"
             message = _(
