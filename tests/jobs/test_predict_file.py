@@ -163,6 +163,14 @@ def test_an_output_that_exists_is_not_replaced_without_a_word(
     assert len((tmp_path / "o.jsonl").read_text().splitlines()) == 5
 
 
+def test_the_input_is_never_the_output(predictor: Predictor, folder: Path, tmp_path: Path) -> None:
+    texts = write_texts(tmp_path / "in.txt", 5)
+    (tmp_path / "link.txt").symlink_to(tmp_path / "in.txt")
+    with pytest.raises(ConfigError, match="is the input itself"):
+        predict(predictor, folder, tmp_path / "in.txt", tmp_path / "link.txt", overwrite=True)
+    assert (tmp_path / "in.txt").read_text().splitlines() == texts
+
+
 @pytest.mark.parametrize("name", ["out", "o.docx", "o.parquet.gz"])
 def test_a_name_that_says_no_format_is_refused(
     predictor: Predictor, folder: Path, tmp_path: Path, name: str

@@ -60,6 +60,13 @@ def _train(
             folder=report.output_dir,
         )
     )
+    if report.scores is not None and not report.scores.micro.predicted:
+        print(
+            _(
+                "The model tags nothing yet. {steps} steps may be too few: raise "
+                "--num-train-epochs. If the loss no longer falls, lower --learning-rate."
+            ).format(steps=report.steps)
+        )
     print(_("Next: bertfit predict {folder} FILE").format(folder=report.output_dir))
     return 0
 

@@ -14,7 +14,7 @@ import torch
 from tqdm.auto import tqdm
 
 from bertfit.data.formats import ProblemLog, ReadOptions
-from bertfit.errors import Interrupted
+from bertfit.errors import ConfigError, Interrupted
 from bertfit.jobs.chunks import Chunk, ahead
 from bertfit.jobs.identity import model_identity
 from bertfit.jobs.inputs import TextInput
@@ -62,7 +62,18 @@ class FileJob:
     overwrite: bool = False
 
     def source(self, log: ProblemLog) -> TextInput:
-        """Return where the texts come from."""
+        """Return where the texts come from.
+
+        Raises:
+            ConfigError: the output is the input.
+        """
+        here = Path(self.input)
+        if self.output.exists() and here.exists() and self.output.samefile(here):
+            raise ConfigError(
+                _("--output {path} is the input itself. Give another name.").format(
+                    path=self.output
+                )
+            )
         return TextInput(self.input, self.options, log, whole_files=self.whole_files)
 
     def identity(self, source: TextInput, command: str, model: str) -> dict[str, str]:
