@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import psutil
@@ -30,7 +30,15 @@ from bertfit.jobs.run_status import (
     status_of,
     write_status,
 )
-from bertfit.jobs.runs import find_run, follow_log, list_runs, look, register, stop_run
+from bertfit.jobs.runs import (
+    find_run,
+    follow_log,
+    list_runs,
+    look,
+    register,
+    registry_folder,
+    stop_run,
+)
 
 # A run that works until it is told to stop, and then says that it was stopped.
 WORKER = """
@@ -240,10 +248,74 @@ def test_a_silent_run_of_another_machine(tmp_path: Path) -> None:
     assert run is not None and run.state == "silent" and "60 min, on elsewhere" in run.message
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"state": 1}', "\x00"])
-def test_a_damaged_status_is_no_run_and_no_error(tmp_path: Path, content: str) -> None:
-    (tmp_path / "run.json").write_text(content)
-    assert look(tmp_path, "x") is None
+GOOD = asdict(status_of(psutil.Process(), "running"))
+ELSEWHERE = {**GOOD, "host": "elsewhere"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "{", "[]", "null", '{"state": 1}', "\x00", "[" * 100_000),
+        *(json.dumps({**GOOD, "pid": pid}) for pid in ("abc", -5, 0, 1.5, None, 10**30)),
+        *(json.dumps({**GOOD, "state": state}) for state in ("zzz", [], None)),
+        *(json.dumps({**GOOD, "process_started": start}) for start in (None, "x", True)),
+        *(json.dumps({**GOOD, "step_seconds": s, "num_steps": 9}) for s in ("x", 1e308)),
+        json.dumps({**GOOD, "started": "x"}),
+        json.dumps({**GOOD, "score": "hi"}),
+        json.dumps({**GOOD, "score": float("nan")}),
+        json.dumps({**GOOD, "step": "q"}),
+        json.dumps({**GOOD, "kills": {"boot": 1}}),
+        json.dumps({**GOOD, "kills": []}),
+        json.dumps({**GOOD, "state": "failed", "message": 5}),
+        json.dumps({**ELSEWHERE, "updated": None}),
+    ],
+)
+def test_a_damaged_status_is_told_and_ends_no_command(
+    tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_status(_made(tmp_path / "good"), status_of(psutil.Process(), "finished"))
+    (_made(tmp_path / "bad") / "run.json").write_text(content)
+    register(tmp_path / "good")
+    register(tmp_path / "bad")
+    assert {run.id: run.state for run in list_runs()} == {"good": "finished", "bad": "unreadable"}
+    assert main(["runs"]) == 0
+    assert "run.json is damaged" in capsys.readouterr().out.replace("\n", "")
+    assert (main(["stop", "bad"]), main(["logs", "bad"]), main(["attach", "bad"])) == (2, 0, 1)
+    printed = capsys.readouterr()
+    assert "run.json is damaged" in printed.err and "bad: unreadable" in printed.out
+
+
+@pytest.mark.parametrize(
+    "content", ["[" * 100_000, '{"folder": 5}', '{"folder": "a\\u0000b"}', "[]", "", None]
+)
+def test_a_damaged_entry_hides_no_other_run(tmp_path: Path, content: str | None) -> None:
+    write_status(_made(tmp_path / "good"), status_of(psutil.Process(), "finished"))
+    register(tmp_path / "good")
+    entry = registry_folder() / "bad.json"
+    if content is None:
+        entry.mkdir()
+    else:
+        entry.write_text(content)
+    assert [run.id for run in list_runs()] == ["good"]
+    with pytest.raises(ConfigError, match=r"no run 'bad' here. Runs: good"):
+        find_run("bad")
+
+
+def test_a_folder_whose_name_no_system_allows_is_forgotten(tmp_path: Path) -> None:
+    write_status(_made(tmp_path / "[good]"), status_of(psutil.Process(), "finished"))
+    register(tmp_path / "[good]")
+    (registry_folder() / "bad.json").write_text(json.dumps({"folder": "a" * 5000}))
+    assert [run.id for run in list_runs()] == ["[good]"]
+    assert not (registry_folder() / "bad.json").exists()
+
+
+@pytest.mark.parametrize("command", ["stop", "logs", "attach"])
+@pytest.mark.parametrize("name", ["a" * 300, "", "[*", ".."])
+def test_a_name_of_no_run_is_one_line(
+    command: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, name]) == 2
+    assert f"error: There is no run '{name}' here" in capsys.readouterr().err
 
 
 def test_equal_folder_names_get_different_ids_and_gone_folders_are_forgotten(

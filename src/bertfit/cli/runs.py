@@ -17,6 +17,7 @@ STATES = {
     "failed": N_("failed"),
     "killed": N_("killed"),
     "silent": N_("not heard of"),
+    "unreadable": N_("unreadable"),
 }
 
 
@@ -35,7 +36,7 @@ def command(
         return 0
     _print_table(runs)
     for run in runs:
-        if run.message and run.state in ("failed", "killed", "silent"):
+        if run.message and run.state in ("failed", "killed", "silent", "unreadable"):
             print(f"{run.id}: {run.message}")
     return 0
 
@@ -59,7 +60,8 @@ def _print_table(runs: list[Run]) -> None:
             "-" if run.seconds_left is None else format_seconds(run.seconds_left),
             str(run.folder),
         )
-    Console().print(table)
+    # Names and folders are shown as they are: `[x]` in them is no markup.
+    Console(markup=False, emoji=False).print(table)
 
 
 def print_end(run: Run) -> None:

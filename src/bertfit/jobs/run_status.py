@@ -12,9 +12,10 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Literal, Self
+from typing import IO, Annotated, Literal, Self
 
 import psutil
+from pydantic import Field, FiniteFloat, TypeAdapter
 
 from bertfit.errors import BertfitError, ConfigError, Interrupted
 from bertfit.jobs.kernel_kills import KillCounts, kill_counts
@@ -37,6 +38,7 @@ LOCK_PATIENCE_SECONDS = 2.0
 _SAME_START_SECONDS = 0.5
 
 State = Literal["starting", "running", "finished", "stopped", "failed"]
+_Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,18 +63,21 @@ class RunStatus:
     """
 
     state: State
-    pid: int
-    process_started: float
+    pid: Annotated[int, Field(gt=0, lt=2**31)]
+    process_started: FiniteFloat
     host: str
     folder: str
-    started: float
-    updated: float
-    step: int = 0
-    num_steps: int = 0
-    step_seconds: float = 0.0
-    score: float | None = None
+    started: FiniteFloat
+    updated: FiniteFloat
+    step: _Count = 0
+    num_steps: _Count = 0
+    step_seconds: Annotated[float, Field(ge=0, le=1e9)] = 0.0
+    score: FiniteFloat | None = None
     message: str = ""
     kills: KillCounts = field(default_factory=KillCounts)
+
+
+_STATUS = TypeAdapter(RunStatus)
 
 
 def status_of(process: psutil.Process, state: State) -> RunStatus:
@@ -91,11 +96,10 @@ def status_of(process: psutil.Process, state: State) -> RunStatus:
 
 
 def read_status(folder: Path) -> RunStatus | None:
-    """Return what a run says about itself; None where it says nothing."""
+    """Return what a run says about itself; None where it says nothing that can be read."""
     try:
-        stored: dict[str, Any] = json.loads((folder / STATUS_FILE).read_text(encoding="utf-8"))
-        return RunStatus(**{**stored, "kills": KillCounts(**stored["kills"])})
-    except (OSError, ValueError, TypeError, KeyError):
+        return _STATUS.validate_json((folder / STATUS_FILE).read_bytes(), strict=True)
+    except (OSError, ValueError):
         return None
 
 

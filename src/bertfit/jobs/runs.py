@@ -20,14 +20,23 @@ import psutil
 
 from bertfit.errors import ConfigError
 from bertfit.jobs.kernel_kills import verdict
-from bertfit.jobs.run_status import LOG_FILE, STOP_FILE, RunStatus, is_alive, read_status
+from bertfit.jobs.run_status import (
+    LOG_FILE,
+    STATUS_FILE,
+    STOP_FILE,
+    RunStatus,
+    is_alive,
+    read_status,
+)
 from bertfit.language import N_, _
 
 # A run on another machine that has not been heard of for so long has probably died.
 SILENCE_SECONDS = 300.0
 STOP_SECONDS = 15.0
 
-State = Literal["starting", "running", "finished", "stopped", "failed", "killed", "silent"]
+State = Literal[
+    "starting", "running", "finished", "stopped", "failed", "killed", "silent", "unreadable"
+]
 
 _CAUSES = {
     "memory": N_(
@@ -52,7 +61,8 @@ class Run:
         id: its name here.
         folder: the run folder.
         state: `killed` is a process that went without a word; `silent` one of another machine
-            that is not heard of any more.
+            that is not heard of any more; `unreadable` one whose `run.json` is damaged, so that
+            the fields below say nothing.
         step: steps made.
         num_steps: steps in all; 0 while that is not known.
         score: best dev score so far.
@@ -103,7 +113,7 @@ def register(folder: Path) -> str:
         known = _entry(entry)
         if known == folder:
             return name
-        if known is not None and known.is_dir():
+        if known is not None and os.path.isdir(known):
             continue
         try:
             entry.parent.mkdir(parents=True, exist_ok=True)
@@ -117,9 +127,10 @@ def register(folder: Path) -> str:
 
 
 def _entry(path: Path) -> Path | None:
+    """Return the folder that is entered; None where the entry cannot be read."""
     try:
         return Path(json.loads(path.read_text(encoding="utf-8"))["folder"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
@@ -131,8 +142,9 @@ def list_runs() -> list[Run]:
         run = look(folder, path.stem) if folder is not None else None
         if run is not None:
             runs.append(run)
-        elif folder is None or not folder.exists():
-            path.unlink(missing_ok=True)
+        elif folder is None or not os.path.exists(folder):  # of any name: a Path may raise
+            with contextlib.suppress(OSError):
+                path.unlink()
     return sorted(runs, key=lambda run: -run.started)
 
 
@@ -143,14 +155,14 @@ def find_run(name: str) -> Run:
         ConfigError: there is none, or several begin so.
     """
     folder = _entry(registry_folder() / f"{name}.json") if "/" not in name else None
-    if folder is None and Path(name).is_dir():
+    if folder is None and os.path.isdir(name):
         folder = Path(name)
     if folder is not None:
         run = look(folder, name)
         if run is not None:
             return run
     runs = list_runs()
-    fits = [run for run in runs if run.id.startswith(name)]
+    fits = [run for run in runs if name and run.id.startswith(name)]
     if len(fits) == 1:
         return fits[0]
     raise ConfigError(
@@ -164,7 +176,7 @@ def look(folder: Path, name: str) -> Run | None:
     """Return how a run is doing now; None where the folder is not one of a run."""
     status = read_status(folder)
     if status is None:
-        return None
+        return _unreadable(folder, name) if os.path.lexists(folder / STATUS_FILE) else None
     state, message = _truth(status)
     left = None
     if state == "running" and status.num_steps and status.step_seconds:
@@ -181,6 +193,25 @@ def look(folder: Path, name: str) -> Run | None:
         host=status.host,
         pid=status.pid,
         message=message,
+    )
+
+
+def _unreadable(folder: Path, name: str) -> Run:
+    return Run(
+        id=name,
+        folder=folder,
+        state="unreadable",
+        step=0,
+        num_steps=0,
+        score=None,
+        seconds_left=None,
+        started=0.0,
+        host="",
+        pid=0,
+        message=_(
+            "{path} is damaged, so nothing is known of this run. Look into its log and model "
+            "beside that file; a folder that is no longer needed can be removed."
+        ).format(path=folder / STATUS_FILE),
     )
 
 
@@ -239,6 +270,8 @@ def stop_run(run: Run, patience_seconds: float = STOP_SECONDS) -> Run:
     Raises:
         ConfigError: it is not at work.
     """
+    if run.state == "unreadable":
+        raise ConfigError(run.message)
     if not run.is_live:
         raise ConfigError(
             _("Run '{name}' is not at work: it is {state}.").format(name=run.id, state=run.state)
