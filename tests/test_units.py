@@ -28,6 +28,17 @@ def test_what_is_no_size_is_refused_with_the_way_to_write_it(text: str) -> None:
         parse_bytes(text)
 
 
+@pytest.mark.parametrize("text", ["1025TiB", "9" * 20 + "TiB", "9" * 5000, 1 << 51, 10**400])
+def test_a_size_above_a_pebibyte_is_refused_on_one_short_line(text: str | int) -> None:
+    with pytest.raises(ConfigError, match="more than 1 PiB") as caught:
+        parse_bytes(text)
+    assert len(str(caught.value)) < 140
+
+
+def test_a_pebibyte_is_the_largest_size() -> None:
+    assert parse_bytes("1024TiB") == 1 << 50
+
+
 @given(st.integers(1, 1 << 42))
 def test_a_written_size_reads_back_within_its_rounding(size: int) -> None:
     half = next((u * s / 2 for u, s in ((GIB, 0.01), (MIB, 1), (KIB, 1)) if size >= u), 0)

@@ -9,6 +9,7 @@ from bertfit.language import _
 KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
+MOST_BYTES = 1 << 50  # of a card or a budget: a slip of the unit, not a machine
 
 _UNITS = {
     "": 1,
@@ -33,10 +34,10 @@ def parse_bytes(text: str | int) -> int:
     `GiB` counts 2**30 and `GB` 10**9, as their standards say; a bare `G` is read as `GiB`.
 
     Raises:
-        ConfigError: an unknown unit, no number, or a size that is not positive.
+        ConfigError: an unknown unit, no number, or a size that is not positive or above 1 PiB.
     """
     if isinstance(text, int):
-        size = text
+        size: float = text
     else:
         match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([A-Za-z]*)\s*", text)
         unit = match.group(2).lower() if match else ""
@@ -47,10 +48,20 @@ def parse_bytes(text: str | int) -> int:
                     "or a plain number of bytes."
                 ).format(text=text)
             )
-        size = int(float(match.group(1)) * _UNITS[unit])
-    if size <= 0:
+        size = float(match.group(1)) * _UNITS[unit]
+    if size > MOST_BYTES:
+        raise ConfigError(
+            _(
+                "'{text}' is more than 1 PiB, which no machine has. Write a size such as 4GiB."
+            ).format(text=_shortened(str(text)))
+        )
+    if size < 1:
         raise ConfigError(_("'{text}' is not a size above zero.").format(text=text))
-    return size
+    return int(size)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 40 else text[:37] + "..."
 
 
 def format_bytes(size_bytes: float) -> str:

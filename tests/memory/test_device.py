@@ -131,7 +131,12 @@ def test_a_size_stands_for_a_card_of_that_size() -> None:
     assert resolve_device("80GB").multiprocessors == 108
 
 
-@pytest.mark.parametrize("text", ["0", "12", "900MiB"])
+@pytest.mark.parametrize("text", ["4GiB", "rtx-3050-4gb"])
+def test_a_card_may_be_spelt_as_device_spells_it(text: str) -> None:
+    assert resolve_device(f"sim:{text}") == resolve_device(text)
+
+
+@pytest.mark.parametrize("text", ["0", "12", "900MiB", "sim:", "sim:99999999999999999999TiB"])
 def test_a_size_that_no_card_has_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         resolve_device(text)

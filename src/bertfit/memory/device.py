@@ -32,6 +32,9 @@ _GENERIC_BY_SIZE = (
 )
 _GENERIC_LARGE = "a100-80gb"
 
+# `--device sim:4GiB` counts memory as on a card of this machine's RAM; `--gpu` takes it as well.
+SIMULATED = "sim:"
+
 
 class CardProperties(Protocol):
     """What `torch.cuda.get_device_properties` gives; clocks only where the build has them."""
@@ -57,11 +60,12 @@ def resolve_device(text: str | None = None) -> DeviceSpec:
 
     Args:
         text: None for the card of this machine, a catalogue name such as `rtx-3050-4gb`, or a size
-            such as `4GiB` for a card of which only the memory is known.
+            such as `4GiB` for a card of which only the memory is known; either may be spelt as
+            `--device` spells it, `sim:4GiB`.
 
     Raises:
-        ConfigError: no such card (with the nearest names), a size of less than 1 GiB, or None on a
-            machine without a card.
+        ConfigError: no such card (with the nearest names), a size of less than 1 GiB or above
+            1 PiB, or None on a machine without a card.
     """
     if text is None:
         here = present_device()
@@ -73,6 +77,7 @@ def resolve_device(text: str | None = None) -> DeviceSpec:
                 )
             )
         return here
+    text = text.strip().removeprefix(SIMULATED)
     if re.fullmatch(r"\s*[0-9]*\.?[0-9]+\s*([kmgt]?i?b?)\s*", text, re.IGNORECASE):
         return generic_device(parse_bytes(text))
     return catalogue_device(find_card(text))

@@ -11,12 +11,10 @@ from bertfit.engine.fence import check_budget, set_expandable_segments
 from bertfit.engine.precision import choose_precision
 from bertfit.engine.step import train_step
 from bertfit.engine.workplace import Workplace, choose_workplace
-from bertfit.memory.device import resolve_device
+from bertfit.memory.device import SIMULATED, resolve_device
 from bertfit.planning.levers import TrainSettings
 from bertfit.planning.request import card_precision
 from bertfit.planning.simulated_card import SimulatedCard
-
-SIMULATED = "sim:"
 
 
 def workplace_of(job: JobConfig, settings: TrainSettings | None = None) -> Workplace:
