@@ -37,7 +37,9 @@ def test_flags_override_the_file(tmp_path: Path) -> None:
     assert job.train_file == [Path("a.json")]
 
 
-@pytest.mark.parametrize("text", ["- a\n- b\n", "a: [\n", "just words"])
+@pytest.mark.parametrize(
+    "text", ["- a\n- b\n", "a: [\n", "just words", "[" * 50_000, "seed: 2026-99-99\n", "\x00"]
+)
 def test_a_file_that_is_no_mapping_is_refused_with_its_name(tmp_path: Path, text: str) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(text)

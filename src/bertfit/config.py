@@ -375,11 +375,11 @@ def _read_yaml(path: Path) -> dict[str, Any]:
                 path=path, reason=error.strerror
             )
         ) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        deep = isinstance(error, RecursionError)
+        reason = _("nested too deeply") if deep else " ".join(str(error).split())
         raise ConfigError(
-            _("{path}: is not YAML: {reason}").format(
-                path=path, reason=" ".join(str(error).split())
-            )
+            _("{path}: is not YAML: {reason}").format(path=path, reason=reason)
         ) from None
     if loaded is None:
         return {}

@@ -1,6 +1,7 @@
 """The command line as a user meets it: exit codes, one line per fault, JSON alone on stdout."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -92,6 +93,52 @@ def test_what_a_user_can_fix_is_one_error_with_exit_code_2(
     assert "Traceback" not in captured.err
     for word in words:
         assert word in captured.err
+
+
+LONG = "a" * 300
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "--model", LONG, "--train-file", "x"],
+        ["train", "--model", "./" + LONG, "--train-file", "x"],
+        ["train", "--model", "tiny", "--train-file", LONG],
+        ["train", "--model", "tiny", "--train-file", "x", "--config", LONG],
+        ["train", "--resume", LONG],
+        ["evaluate", LONG, "x"],
+        ["predict", LONG, "x"],
+        ["data", "check", LONG],
+        ["data", "stats", LONG],
+        ["data", "convert", LONG, "x.jsonl"],
+    ],
+    ids=lambda arguments: "-".join(arguments).replace(LONG, "LONG"),
+)
+def test_a_name_that_no_system_takes_is_one_line(
+    arguments: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert main(arguments) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: ") and printed.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="devices of Linux")
+@pytest.mark.parametrize("name", ["pipe", "/dev/zero", "/dev/null", "/proc/self/mem"])
+@pytest.mark.parametrize("reader", [None, "jsonl", "text", "brat", "pair", "parquet"])
+def test_what_is_no_file_or_cannot_be_read_is_one_line(
+    name: str, reader: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    flags = [] if reader is None else ["--format", reader]
+    assert main(["data", "check", str(tmp_path / name), *flags]) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"error: {tmp_path / name} ") and printed.count("\n") == 1
 
 
 def test_language_is_taken_wherever_it_stands(capsys: pytest.CaptureFixture[str]) -> None:

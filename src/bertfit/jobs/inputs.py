@@ -1,5 +1,6 @@
 """What a job reads its texts from: a file, a folder, standard input; and how far it has come."""
 
+import os
 import shutil
 import sys
 import tempfile
@@ -10,7 +11,13 @@ from typing import BinaryIO
 
 from bertfit.data.formats import ProblemLog, ReadOptions, read, sniff
 from bertfit.data.formats.intake import Intake
-from bertfit.data.formats.source import CHUNK_BYTES, HEAD_BYTES, MAX_LINE_BYTES, text_file
+from bertfit.data.formats.source import (
+    CHUNK_BYTES,
+    HEAD_BYTES,
+    MAX_LINE_BYTES,
+    refuse_special,
+    text_file,
+)
 from bertfit.errors import DataError
 from bertfit.language import _
 from bertfit.types import Example, Problem
@@ -47,8 +54,9 @@ class TextInput:
         place = Path(self.name)
         if self.name == STDIN or self.name.startswith("hub:"):
             return []
-        if not place.exists():
+        if not os.path.exists(place):
             raise DataError(_("{path}: there is no such file or folder.").format(path=place))
+        refuse_special(place)
         if place.is_file():
             return [place]
         if not self._whole_files:

@@ -24,7 +24,7 @@ def find_model(name: str | Path) -> Path:
     """
     name = str(name)
     path = Path(name)
-    if path.is_dir():
+    if os.path.isdir(path):  # no, too, for a name that is too long: a Path raises
         inside = path / "model"
         folder = inside if (inside / "config.json").is_file() else path
         if not (folder / "config.json").is_file():
@@ -35,7 +35,12 @@ def find_model(name: str | Path) -> Path:
                 ).format(path=path)
             )
         return folder
-    if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or path.exists():
+    if (
+        path.is_absolute()
+        or name.startswith((".", "~"))
+        or name.count("/") > 1
+        or os.path.exists(path)
+    ):
         raise ModelError(_("{path}: there is no such folder.").format(path=name))
     return _from_hub(name)
 

@@ -2,6 +2,7 @@
 
 import atexit
 import csv
+import os
 import re
 import shutil
 import tempfile
@@ -30,7 +31,13 @@ from bertfit.data.formats.running import (
     read_text,
     refuse_tags_alone,
 )
-from bertfit.data.formats.source import HEAD_BYTES, TextFile, text_file
+from bertfit.data.formats.source import (
+    HEAD_BYTES,
+    TextFile,
+    open_file,
+    refuse_special,
+    text_file,
+)
 from bertfit.data.formats.span_records import TEXT_KEYS
 from bertfit.data.formats.tables import (
     ClassNames,
@@ -101,13 +108,14 @@ def recognise(path: str, options: ReadOptions) -> Recognised:
         name = path.removeprefix(HUB_PREFIX)
         return _tables("hub", [lambda: hub_rows(name)], options)
     place = Path(path)
-    if not place.exists():
+    if not os.path.exists(place):  # no, too, for a name that is too long
         raise DataError(
             _(
                 "{path} does not exist. Check the path; a data set of the Hugging Face hub is "
                 "written hub:owner/name."
             ).format(path=path)
         )
+    refuse_special(place)
     pair = find_pair(place) if wanted in (None, "pair") else None
     if pair is not None:
         return _pair(pair, options)
@@ -180,7 +188,7 @@ def _tables(name: str, tables: Sequence[_Table], options: ReadOptions) -> Recogn
 
 
 def _binary(place: Path, options: ReadOptions) -> Recognised | None:
-    with place.open("rb") as file:
+    with open_file(place) as file:
         magic = file.read(8)
     if magic[:4] == b"PAR1":
         return _tables("parquet", [_parquet(place)], options)

@@ -5,8 +5,10 @@ cannot be used is reported and handed on as None, so that its reader drops the w
 """
 
 import gzip
+import os
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -202,17 +204,36 @@ class TextFile:
         log.add(Problem(path=str(self.path), line=number, kind=kind, message=message))
 
 
-def open_file(path: Path) -> BinaryIO:
-    """Open a file for reading bytes.
+def refuse_special(path: Path) -> None:
+    """Refuse what exists and is neither a file nor a folder: reading it may never end.
 
     Raises:
-        DataError: it is missing, a folder, or may not be read.
+        DataError: it is a pipe, a device or a socket.
     """
+    # Of `os`, whose answer is no for names that the system does not take; a Path raises.
+    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+        raise DataError(
+            _(
+                "{path} is no file but a pipe or a device, and data are read more than once. Save "
+                "them to a file first."
+            ).format(path=path)
+        )
+
+
+@contextmanager
+def open_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for reading bytes within the block.
+
+    Raises:
+        DataError: it is missing, a folder, a device, may not be read, or fails while it is read.
+    """
+    refuse_special(path)
     try:
-        return path.open("rb")
+        with path.open("rb") as file:
+            yield file
     except OSError as error:
         raise DataError(
-            _("{path} cannot be read: {reason}.").format(path=path, reason=error.strerror)
+            _("{path} cannot be read: {reason}.").format(path=path, reason=error.strerror or error)
         ) from error
 
 
