@@ -1,7 +1,9 @@
 """Files that are no data: never a traceback, never a hang, always a file and a reason."""
 
+import bz2
 import gzip
 import json
+import lzma
 import random
 import resource
 import time
@@ -64,9 +66,17 @@ def test_bytes_that_are_not_utf8_are_refused_with_their_line(
 def test_utf16_and_archives_are_named(tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     path.write_bytes("text,label\n".encode("utf-16"))
-    assert "UTF-16" in refusal(path)
+    assert "is UTF-16. Save" in refusal(path)
+    for encoding in ("utf-32", "utf-32-be"):
+        path.write_bytes("\ufefftext,label\n".encode(encoding))
+        assert "is UTF-32. Save" in refusal(path)
     path.write_bytes(b"PK\x03\x04rest of an archive")
     assert "zip archive or an Excel file" in refusal(path)
+    for pack, packer, unpacker in ((bz2, "bzip2", "bunzip2"), (lzma, "xz", "unxz")):
+        path.write_bytes(pack.compress(GOOD.encode()))
+        assert f"is packed with {packer}. Unpack it first ({unpacker})" in refusal(path)
+    path.write_text("BZh\tB-PER\n\n")
+    assert [example.text for example in read(path)] == ["BZh"]
 
 
 @pytest.mark.parametrize(

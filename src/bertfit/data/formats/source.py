@@ -6,6 +6,7 @@ cannot be used is reported and handed on as None, so that its reader drops the w
 
 import gzip
 import os
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +28,18 @@ MAX_EXPANSION = 250
 MIN_SUSPECT_BYTES = 64 << 20
 
 _BOM = b"\xef\xbb\xbf"
+# Longest first: the mark of UTF-16 begins that of UTF-32.
+_FOREIGN_BOMS = (
+    (b"\xff\xfe\0\0", "UTF-32"),
+    (b"\0\0\xfe\xff", "UTF-32"),
+    (b"\xff\xfe", "UTF-16"),
+    (b"\xfe\xff", "UTF-16"),
+)
+_PACKERS = (
+    (re.compile(rb"BZh[1-9]1AY&SY"), "bzip2", "bunzip2"),
+    (re.compile(rb"\xfd7zXZ\x00"), "xz", "unxz"),
+    (re.compile(rb"\x28\xb5\x2f\xfd"), "zstd", "unzstd"),
+)
 Line = tuple[int, str | None]
 
 
@@ -241,7 +254,8 @@ def text_file(path: Path) -> TextFile:
     """Look at the first bytes of a file: is it gzip, and how do its lines end?
 
     Raises:
-        DataError: the file cannot be read, is empty, or is not text in UTF-8.
+        DataError: the file cannot be read, is empty, is packed with something else, or is not text
+            in UTF-8.
     """
     with open_file(path) as file:
         head = file.read(HEAD_BYTES + len(_BOM))
@@ -254,9 +268,19 @@ def text_file(path: Path) -> TextFile:
         raise DataError(
             _("{path} is empty: there is nothing to read. Is it the right file?").format(path=path)
         )
-    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise DataError(
-            _("{path} is UTF-16. Save it as UTF-8 (iconv -f UTF-16 -t UTF-8).").format(path=path)
-        )
+    for mark, encoding in _FOREIGN_BOMS:
+        if head.startswith(mark):
+            raise DataError(
+                _("{path} is {encoding}. Save it as UTF-8 (iconv -f {encoding} -t UTF-8).").format(
+                    path=path, encoding=encoding
+                )
+            )
+    for magic, packer, unpacker in _PACKERS:
+        if magic.match(head):
+            raise DataError(
+                _("{path} is packed with {packer}. Unpack it first ({unpacker}).").format(
+                    path=path, packer=packer, unpacker=unpacker
+                )
+            )
     newline = b"\r" if b"\r" in head and b"\n" not in head else b"\n"
     return TextFile(path=path, is_gzip=is_gzip, newline=newline, start=head)
