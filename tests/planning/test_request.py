@@ -98,6 +98,36 @@ def test_a_folder_with_a_config_is_enough(tmp_path: Path) -> None:
         estimate(asked(model=str(tmp_path)))
 
 
+@pytest.mark.parametrize(("positions", "lengths"), [(60, [60]), (64, [64]), (80, [64, 80])])
+def test_lengths_that_nobody_gave_end_where_the_model_does(
+    positions: int, lengths: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fields = {
+        "model_type": "bert",
+        "vocab_size": 100,
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+        "max_position_embeddings": positions,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    flags = ["--model", str(tmp_path), "--gpu", "1GiB"]
+    question = EstimateConfig(model=str(tmp_path), gpu="1GiB")
+    explicit = EstimateConfig(model=str(tmp_path), gpu="1GiB", max_length=positions)
+    assert estimate(question) == estimate(explicit)
+    assert f"--max-length {positions // 2}" in lever_steps(question) or positions < 64
+    assert main(["estimate", *flags]) == 0
+    assert f"up to {positions} tokens" in " ".join(capsys.readouterr().out.split())
+    assert main(["estimate", *flags, "--max-length", "128"]) == 2
+    assert f"--max-length 128: the position table of {tmp_path}" in capsys.readouterr().err
+    assert main(["capacity", *flags, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert [cell["max_length"] for cell in row["cells"]] == lengths
+    assert main(["capacity", *flags, "--lengths", "32,128"]) == 2
+    assert "--lengths 128: the position table" in capsys.readouterr().err
+
+
 def test_unknown_names_are_answered_with_near_ones() -> None:
     with pytest.raises(ModelError, match="bert-base-chinese"):
         estimate(asked(model="bert-base-chinse"))

@@ -37,7 +37,7 @@ def _capacity(
     from bertfit.planning.capacity import LENGTHS, capacity
     from bertfit.planning.request import card_precision
 
-    table = [capacity(question, wanted or LENGTHS) for question in questions]
+    table = [capacity(question, wanted or None) for question in questions]
     device = table[0][1]
     names = [question.precision or card_precision(device) for question in questions]
     if as_json:
@@ -52,7 +52,7 @@ def _capacity(
             }
         )
         return 0
-    from bertfit.cli.memory_tables import print_capacity
+    from bertfit.cli.memory_tables import print_capacity, print_positions
 
     print_capacity(
         {
@@ -65,6 +65,9 @@ def _capacity(
             model=questions[0].model, card=device.name, total=format_bytes(device.total_bytes)
         ),
     )
+    longest = table[0][0][-1].max_length
+    if not wanted and longest < LENGTHS[-1]:
+        print_positions(questions[0].model, longest)
     return 0 if any(cell.batch_size for cells, __ in table for cell in cells) else 3
 
 

@@ -23,8 +23,10 @@ def _estimate(
 ) -> int:
     asked = validated(EstimateConfig, fields)
     from bertfit.diagnose.explain import compare, explain
-    from bertfit.planning.request import estimate, lever_steps
+    from bertfit.planning.request import estimate, lever_steps, within_positions
 
+    whole = asked.max_length
+    asked = within_positions(asked)
     found, device, settings = estimate(asked)
     fits = found.required_bytes <= device.total_bytes
     effects = compare(found, lever_steps(asked)) if levers else []
@@ -43,7 +45,7 @@ def _estimate(
         return 0 if fits else 3
     from rich.console import Console
 
-    from bertfit.cli.memory_tables import print_effects, print_parts
+    from bertfit.cli.memory_tables import print_effects, print_parts, print_positions
 
     console = Console(highlight=False)
     print_parts(explain(found), "")
@@ -63,6 +65,8 @@ def _estimate(
         ),
         style="green" if fits else "red",
     )
+    if asked.max_length < whole:
+        print_positions(asked.model, asked.max_length)
     console.print(
         _("On the host: {host}, of which {pinned} are pinned; the data come on top.").format(
             host=format_bytes(found.host_bytes), pinned=format_bytes(found.pinned_bytes)

@@ -46,6 +46,18 @@ def print_parts(parts: Sequence[Part], peak_phase: str) -> None:
         console.print(_("The peak is in: {phase}.").format(phase=peak_phase), style="dim")
 
 
+def print_positions(model: str, length: int) -> None:
+    """Say that the lengths that nobody asked for end where the model does."""
+    from rich.console import Console
+
+    Console(highlight=False).print(
+        _("Windows of up to {length} tokens: the position table of {model} ends there.").format(
+            length=length, model=model
+        ),
+        style="dim",
+    )
+
+
 def print_effects(effects: Sequence[Effect]) -> None:
     """Print what each single change would do, the largest saving first."""
     from rich.console import Console

@@ -5,7 +5,12 @@ from dataclasses import dataclass
 
 from bertfit.memory.device import resolve_device
 from bertfit.planning.estimate import MARGIN, required_bytes
-from bertfit.planning.request import model_builder, settings_of
+from bertfit.planning.request import (
+    model_builder,
+    positions_of,
+    settings_of,
+    within_positions,
+)
 from bertfit.planning.request_config import EstimateConfig
 from bertfit.planning.shapes import ShapeFamily
 from bertfit.types import DeviceSpec
@@ -28,7 +33,7 @@ class Capacity:
 
 def capacity(
     asked: EstimateConfig,
-    lengths: Sequence[int] = LENGTHS,
+    lengths: Sequence[int] | None = None,
     on_cell: Callable[[Capacity], None] | None = None,
 ) -> tuple[list[Capacity], DeviceSpec]:
     """Find the largest batch for every length.
@@ -38,7 +43,7 @@ def capacity(
 
     Args:
         asked: the question; its batch size and length are not looked at.
-        lengths: tokens in each window.
+        lengths: tokens in each window; None is `LENGTHS`, up to what the model has.
         on_cell: told every answer as it is found.
 
     Raises:
@@ -46,8 +51,12 @@ def capacity(
         ConfigError: the card is not known.
     """
     device = resolve_device(asked.gpu)
-    longest = asked.model_copy(update={"max_length": max(lengths)})
-    build = model_builder(longest)
+    if lengths is None:
+        most = min(positions_of(asked) or LENGTHS[-1], LENGTHS[-1])
+        lengths = [*(length for length in LENGTHS if length < most), most]
+    else:
+        within_positions(asked.model_copy(update={"max_length": max(lengths)}), "--lengths")
+    build = model_builder(asked)
     family = ShapeFamily(
         build,
         lambda shape: settings_of(

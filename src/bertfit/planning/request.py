@@ -116,7 +116,7 @@ def model_builder(asked: EstimateConfig) -> BuildModel:
     """Return what builds the asked model without weights.
 
     Raises:
-        ModelError: no such model, a config that lacks fields, or a length beyond its positions.
+        ModelError: no such model, or a config that lacks fields.
     """
     fields = model_fields(asked.model)
     tags = ("O", *(f"T{number}" for number in range(1, asked.num_tags)))
@@ -125,15 +125,40 @@ def model_builder(asked: EstimateConfig) -> BuildModel:
         with torch.device("meta"):
             return build_classifier(fields, tags)
 
-    limit = max_positions(build().config)
-    if limit is not None and asked.max_length > limit:
-        raise ModelError(
-            _(
-                "--max-length {length}: the position table of {model} ends at {limit} tokens. "
-                "Longer texts are read in windows of at most that."
-            ).format(length=asked.max_length, model=asked.model, limit=limit)
-        )
     return build
+
+
+def positions_of(asked: EstimateConfig) -> int | None:
+    """Return the longest window of the asked model in tokens; None where there is no such limit.
+
+    Raises:
+        ModelError: no such model, or a config that lacks fields.
+    """
+    return max_positions(model_builder(asked)().config)
+
+
+def within_positions(asked: EstimateConfig, flag: str = "--max-length") -> EstimateConfig:
+    """Return a question whose length the model has: a default shrinks to it.
+
+    Args:
+        asked: the question; its length is a default where it was not given.
+        flag: what gave it, for the message.
+
+    Raises:
+        ModelError: no such model, a config that lacks fields, or a given length beyond its
+            positions.
+    """
+    limit = positions_of(asked)
+    if limit is None or asked.max_length <= limit:
+        return asked
+    if "max_length" not in asked.model_fields_set:
+        return asked.model_copy(update={"max_length": limit})
+    raise ModelError(
+        _(
+            "{flag} {length}: the position table of {model} ends at {limit} tokens. Longer texts "
+            "are read in windows of at most that."
+        ).format(flag=flag, length=asked.max_length, model=asked.model, limit=limit)
+    )
 
 
 def estimate(asked: EstimateConfig) -> tuple[MemoryEstimate, DeviceSpec, Settings]:
@@ -147,6 +172,7 @@ def estimate(asked: EstimateConfig) -> tuple[MemoryEstimate, DeviceSpec, Setting
         ConfigError: the card is not known, or sizes that make no sense.
     """
     device = resolve_device(asked.gpu)
+    asked = within_positions(asked)
     settings = settings_of(asked, device)
     return estimate_memory(model_builder(asked), settings, device), device, settings
 
@@ -167,6 +193,7 @@ def model_fields(name: str) -> Mapping[str, Any]:
 
 def lever_steps(asked: EstimateConfig) -> dict[str, MemoryEstimate]:
     """Estimate one step of each lever alone: what is changed -> the estimate with that change."""
+    asked = within_positions(asked)
     changes: dict[str, dict[str, object]] = {}
     if asked.batch_size > 1:
         half = asked.batch_size // 2
