@@ -100,6 +100,28 @@ def test_a_state_of_another_version_is_refused() -> None:
         TrainState.from_json(stored)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("step", "x"),
+        ("step", -1),
+        ("decay", None),
+        ("loss_scale", []),
+        ("micro_batch_tokens", 0),
+        ("evaluations", 5),
+        ("evaluations", [5]),
+        ("best", {"micro": 1}),
+        ("best", "good"),
+        ("finished", "perhaps"),
+        ("identity", None),
+        ("identity", {"data": 5}),
+    ],
+)
+def test_a_state_of_odd_values_is_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=rf"^{name}"):
+        TrainState.from_json({**state(1).to_json(), name: value})
+
+
 def test_a_second_snapshot_waits_and_reuses_the_memory_of_the_first(tmp_path: Path) -> None:
     gate = threading.Event()
 

@@ -3,9 +3,11 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from bertfit.types import LabelScore, Scores
+from pydantic import Field, TypeAdapter, ValidationError
+
+from bertfit.types import Scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,11 +34,11 @@ class TrainState:
         identity: what the run depends on, name -> value or checksum.
     """
 
-    step: int
+    step: Annotated[int, Field(ge=0)]
     decay: float = 1.0
     loss_scale: float | None = None
     good_steps: int = 0
-    micro_batch_tokens: int
+    micro_batch_tokens: Annotated[int, Field(ge=1)]
     evaluations: tuple[Mapping[str, object], ...] = ()
     best: Scores | None = None
     best_step: int = 0
@@ -56,30 +58,16 @@ class TrainState:
         """Return the state that `to_json` gave; what an older format lacks is at its default.
 
         Raises:
-            ValueError: a field is missing that always was there, or is not known.
+            ValueError: a field is missing that always was there, is not known, or holds what it
+                never does; with their names.
         """
         fields = dataclasses.fields(cls)
         needed = {field.name for field in fields if field.default is dataclasses.MISSING}
         wrong = (set(stored) - {field.name for field in fields}) | (needed - set(stored))
         if wrong:
             raise ValueError(", ".join(sorted(wrong)))
-        best = stored["best"]
-        return cls(
-            **{
-                **stored,
-                "best": None if best is None else scores_from_json(best),
-                "evaluations": tuple(stored["evaluations"]),
-            }
-        )
-
-
-def scores_from_json(stored: Mapping[str, Any]) -> Scores:
-    """Return the scores whose `dataclasses.asdict` was stored."""
-    return Scores(
-        **{
-            **stored,
-            "micro": LabelScore(**stored["micro"]),
-            "macro": LabelScore(**stored["macro"]),
-            "by_label": {name: LabelScore(**score) for name, score in stored["by_label"].items()},
-        }
-    )
+        try:
+            return TypeAdapter(cls).validate_python(stored)
+        except ValidationError as error:
+            places = (".".join(map(str, fault["loc"])) for fault in error.errors())
+            raise ValueError(", ".join(places)) from None
