@@ -2,6 +2,8 @@ from bertfit.memory.kernels import (
     Chip,
     SizeRule,
     efficient_backward,
+    flash_parts,
+    flash_splits,
     layer_norm_blocks,
     padded_bytes,
     reduction,
@@ -41,6 +43,23 @@ def test_attention_backward_stages_key_gradients_for_heads_beyond_the_registers(
     assert (kernel.queries, kernel.keys, kernel.keeps_output) == (64, 64, False)
     size = kernel.workspace_bytes(batch=3, heads=4, queries=300, keys=300, head=80, value_head=80)
     assert size == 5900160  # as PyTorch 2.14 asked
+
+
+def test_flash_attention_spreads_few_blocks_over_the_card() -> None:
+    # 164 places: 120 blocks leave 27% idle and 240 as much in two rounds, so they stay as they are.
+    assert flash_splits(AMPERE, blocks=120, key_blocks=2) == 1
+    assert flash_splits(AMPERE, blocks=60, key_blocks=2) == 2
+    # 3 parts of 4 blocks would be 2 parts; 4 fill 200 of 328 places, no more than 100 of 164.
+    assert flash_splits(AMPERE, blocks=50, key_blocks=4) == 2
+    assert flash_splits(AMPERE, blocks=132, key_blocks=64) == 1
+
+
+def test_the_parts_of_flash_attention_have_sums_and_outputs_of_their_own() -> None:
+    def parts(batch: int, length: int) -> tuple[int, ...]:
+        return flash_parts(chip=A100, heads=12, head=64, batch=batch, length=length, keys=length)
+
+    assert parts(1, 512) == (2 * 12 * 512 * 4, 2 * 12 * 512 * 64 * 4)
+    assert parts(1, 256) == parts(8, 512) == ()
 
 
 def test_cards_with_more_shared_memory_take_larger_blocks() -> None:

@@ -1,5 +1,4 @@
 import json
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -21,14 +20,30 @@ def allocated(trace: Recorder) -> list[int]:
     return [trace.sizes[entry] for entry in trace.stream if entry >= 0]
 
 
-def groups(events: list[int]) -> list[tuple[int, Counter[int]]]:
-    """Each allocation with the returns before the next: their order among them decides nothing."""
-    parts: list[tuple[int, Counter[int]]] = []
-    for event in events:
-        if event > 0:
-            parts.append((event, Counter()))
-        elif parts:
-            parts[-1][1][event] += 1
+def as_recorded(trace: Recorder) -> list[list[int]]:
+    """The stream as it was recorded: [block, size] or [block], blocks in the order of requests."""
+    numbers: dict[int, int] = {}
+    found = []
+    for entry in trace.stream:
+        if entry >= 0:
+            numbers[entry] = len(numbers)
+            found.append([numbers[entry], trace.sizes[entry]])
+        else:
+            found.append([numbers[~entry]])
+    return found
+
+
+def groups(events: list[list[int]]) -> list[tuple[int, set[int]]]:
+    """Each request with the blocks returned before the next, whose order decides nothing.
+
+    Which of several equal blocks goes back decides where the next ones lie.
+    """
+    parts: list[tuple[int, set[int]]] = []
+    for block, *size in events:
+        if size:
+            parts.append((size[0], set()))
+        else:
+            parts[-1][1].add(block)
     return parts
 
 
@@ -38,14 +53,7 @@ def test_a_program_asks_for_what_the_cuda_build_asks_for(name: str) -> None:
     chip = Chip(compute_capability=(8, 6), multiprocessors=record_["multiprocessors"])
     with record(chip) as trace:
         PROGRAMS[name](CUDA)
-    sizes: dict[int, int] = {}
-    truth = []
-    for event in record_["events"]:
-        if len(event) == 2:
-            sizes[event[0]] = event[1]
-        truth.append(event[1] if len(event) == 2 else -sizes[event[0]])
-    found = [trace.sizes[e] if e >= 0 else -trace.sizes[~e] for e in trace.stream]
-    expected, seen = groups(truth), groups(found)
+    expected, seen = groups(record_["events"]), groups(as_recorded(trace))
     assert [size for size, _ in seen] == [size for size, _ in expected]
     # Behind the last allocation the recording ends with the process, the trace with the block.
     for at, (one, other) in enumerate(zip(seen[:-1], expected[:-1], strict=True)):

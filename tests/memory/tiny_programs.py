@@ -81,6 +81,13 @@ PROGRAMS: dict[str, Callable[[torch.device], None]] = {
     "fp32_masked": lambda device: train(device, shape=(4, 77)),
     "fp16_eager": lambda device: train(device, shape=(3, 50), eager=True, amp=torch.float16),
     "bf16_flash": lambda device: train(device, shape=(5, 33), masked=False, amp=torch.bfloat16),
+    # Few blocks of queries: the keys are spread over the card.
+    "bf16_flash_no_dropout": lambda device: train(
+        device, shape=(3, 600), masked=False, drop=0.0, amp=torch.bfloat16
+    ),
+    "bf16_flash_wide_heads": lambda device: train(
+        device, shape=(2, 40), width=320, masked=False, amp=torch.bfloat16
+    ),
     "fp16_masked_no_dropout": lambda device: train(
         device, shape=(2, 100), drop=0.0, width=160, amp=torch.float16, fused=False
     ),

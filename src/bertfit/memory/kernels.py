@@ -4,6 +4,7 @@ Every formula names the file of PyTorch 2.14 that it was derived from. A card is
 capability and its number of multiprocessors.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -330,6 +331,50 @@ def efficient_workspace(
     return kernel.workspace_bytes(
         batch=batch, heads=heads, queries=length, keys=keys, head=head, value_head=head
     )
+
+
+def flash_splits(chip: Chip, *, blocks: int, key_blocks: int) -> int:
+    """Return over how many parts of the keys flash attention without dropout is spread.
+
+    Source: aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp,
+    `num_splits_heuristic`: the fewest within 85% of the best use of the card.
+
+    Args:
+        chip: where it runs.
+        blocks: of queries, over all heads and windows.
+        key_blocks: blocks of keys of one window.
+    """
+    seats = 2 * chip.multiprocessors
+    if 5 * blocks >= 4 * seats:
+        return 1
+    use = {}
+    for splits in range(1, min(128, seats, key_blocks) + 1):
+        if splits == 1 or ceil_div(key_blocks, splits) != ceil_div(key_blocks, splits - 1):
+            waves = blocks * splits / seats
+            use[splits] = waves / math.ceil(waves)
+    enough = 0.85 * max(use.values())
+    return next(splits for splits, share in use.items() if share >= enough)
+
+
+def flash_width(head: int) -> int:
+    """Return the head size that flash attention's fp32 buffers have, `head_size_rounded`."""
+    return round_up(head, 32 if head <= 128 else 64)
+
+
+def flash_parts(
+    *, chip: Chip, heads: int, head: int, batch: int, length: int, keys: int
+) -> tuple[int, ...]:
+    """Return the bytes of the row sums and outputs of all parts of the keys; none for one part.
+
+    Source: `set_params_splitkv` in the same file.
+    """
+    columns = 256 if head <= 64 else 128 if head <= 128 else 64
+    blocks = batch * heads * ceil_div(length, 64)
+    splits = flash_splits(chip, blocks=blocks, key_blocks=ceil_div(keys, columns))
+    if splits == 1:
+        return ()
+    rows = 4 * splits * batch * heads * length
+    return rows, rows * flash_width(head)
 
 
 def embedding_bytes(

@@ -31,9 +31,9 @@ from bertfit.memory import (  # noqa: F401  (they register)
 from bertfit.memory.kernels import Chip
 from bertfit.memory.trace_functions import META, CudaFace
 from bertfit.memory.trace_ops import OpTrace
-from bertfit.memory.trace_recorder import Recorder
+from bertfit.memory.trace_recorder import Recorder, Slot
 
-__all__ = ["Chip", "Recorder", "record"]
+__all__ = ["Chip", "Recorder", "Slot", "record"]
 
 
 @contextlib.contextmanager

@@ -4,6 +4,8 @@ Source: aten/src/ATen/native/transformers/cuda/attention.cu and attention_backwa
 flash_api.cpp of PyTorch 2.14.
 """
 
+import contextlib
+
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
@@ -86,11 +88,19 @@ def _row_sums(t: OpTrace, grad: Tensor, out: Tensor, *, in_kernel: bool) -> Tens
 @rule(aten._scaled_dot_product_flash_attention.default)
 def _flash(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     q, k = args[:2]
-    batch, heads, length, _ = q.shape
+    batch, heads, length, size = q.shape
+    dropout = args[3] if len(args) > 3 else 0.0
     out = t.like(q.transpose(1, 2))
     lse = t.new((batch, heads, length), torch.float32)
-    state, unused = t.new((2,), torch.int64), t.new((), torch.int64)
-    t.temporary(16)  # the state of the generator, on its way to the kernel
+    parts = SizeRule(
+        kernels.flash_parts,
+        (("chip", t.card), ("heads", heads), ("head", size)),
+        (("batch", batch), ("length", length), ("keys", k.shape[2])),
+    )
+    with contextlib.nullcontext() if dropout else t.recorder.held_slot(parts):
+        state, unused = t.new((2,), torch.int64), t.new((), torch.int64)
+        if dropout:
+            state = t.new((2,), torch.int64)  # a new one, then the first is dropped
     return out.transpose(1, 2), lse, None, None, length, k.shape[2], state, unused, None
 
 
@@ -102,7 +112,7 @@ def _flash_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywo
     whole = [t.contiguous(x.transpose(1, 2)) for x in (args[0], args[4])]
     grad_q, grad_k, grad_v = (t.like(x.transpose(1, 2)) for x in (q, k, v))
     softmax_d = t.new((batch, heads, rounded), torch.float32)
-    width = kernels.round_up(size, 32) if size <= 192 else 256
+    width = kernels.flash_width(size)
     accumulator = t.new((batch, rounded, heads, width), torch.float32)
     t.recorder.explain(softmax_d, _padded(rows=batch * heads, length=length, multiple=128))
     t.recorder.explain(

@@ -1,14 +1,32 @@
 """What a trace writes down: every block of the card, when it came, when it went, and for whom."""
 
+import contextlib
 import weakref
 from bisect import bisect_right
 from collections.abc import Iterator
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from bertfit.memory.kernels import SizeRule
 from bertfit.types import Category, MemoryEvent
+
+
+class Slot(NamedTuple):
+    """Blocks that are there only for some shapes.
+
+    Attributes:
+        position: in the stream.
+        events: how many there are.
+        rule: gives the sizes.
+        kind: whether the blocks are taken there, returned, or both.
+    """
+
+    position: int
+    events: int
+    rule: SizeRule
+    kind: Literal["take", "return", "both"]
 
 
 class Recorder:
@@ -25,10 +43,9 @@ class Recorder:
         self.places: list[tuple[str, str]] = []
         self.marks: list[tuple[int, str]] = []
         self.ops: list[str] = []
-        # What the sizes of some blocks follow from, and blocks that are there only for some shapes:
-        # position in the stream, number of events, rule.
+        # What the sizes of some blocks follow from.
         self.rules: dict[int, SizeRule] = {}
-        self.slots: list[tuple[int, int, SizeRule]] = []
+        self.slots: list[Slot] = []
         self.phase = "setup"
         self.module = ""
         self.op = ""
@@ -66,7 +83,19 @@ class Recorder:
         """Note what a kernel takes for some shapes and not for others."""
         position = len(self.stream)
         self.temporary(*rule.sizes())
-        self.slots.append((position, len(self.stream) - position, rule))
+        self.slots.append(Slot(position, len(self.stream) - position, rule, "both"))
+
+    @contextlib.contextmanager
+    def held_slot(self, rule: SizeRule) -> Iterator[None]:
+        """Note the same where other blocks are taken before these are returned."""
+        position = len(self.stream)
+        blocks = [self.alloc(size, "workspace") for size in rule.sizes()]
+        self.slots.append(Slot(position, len(self.stream) - position, rule, "take"))
+        yield
+        position = len(self.stream)
+        for block in reversed(blocks):
+            self.free(block)
+        self.slots.append(Slot(position, len(self.stream) - position, rule, "return"))
 
     def explain(self, tensor: Tensor, rule: SizeRule) -> None:
         """Say what the size of a tensor's block follows from."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bertfit.memory.allocator import CachingAllocator
 from bertfit.memory.kernels import EMBEDDING_SORT_ABOVE, SizeRule, round_up
-from bertfit.memory.trace import Recorder
+from bertfit.memory.trace import Recorder, Slot
 from bertfit.planning.estimate import BuildModel, Simulation, simulate, summarize
 from bertfit.planning.levers import Settings, Shape
 from bertfit.types import DeviceSpec, MemoryEstimate
@@ -116,7 +116,7 @@ class Template:
         factors: (N,) what the size of each block is a multiple of, in units of its feature.
         columns: (N,) which feature that is.
         rules: block -> rule and its varying arguments as multiples.
-        slots: position in the stream -> events to leave out there, rule and arguments.
+        slots: position in the stream -> what is left out there, and the rule's arguments.
         rounds: positions in the stream where a round of the program ends.
     """
 
@@ -124,7 +124,7 @@ class Template:
     factors: NDArray[np.int64]
     columns: NDArray[np.int64]
     rules: dict[int, tuple[SizeRule, Varying]]
-    slots: dict[int, tuple[int, SizeRule, Varying]]
+    slots: dict[int, tuple[Slot, Varying]]
     rounds: frozenset[int]
 
     def holds(self, shape: Shape) -> bool:
@@ -149,15 +149,22 @@ class Template:
         new.pinned_bytes = old.pinned_bytes
         rounds = []
         skip = 0
+        held: list[int] = []
         for position, entry in enumerate([*old.stream, 0]):
             if position in self.rounds:
                 rounds.append(len(new.stream))
             found = self.slots.get(position)
             if found is not None:
-                skip, rule, varying = found
-                where = old.places[entry if entry >= 0 else ~entry]
-                new.phase, new.module = self._place(position, where)
-                new.temporary(*rule.sizes(_evaluate(varying, products)))
+                slot, varying = found
+                skip = slot.events
+                if slot.kind != "return":
+                    where = old.places[entry if entry >= 0 else ~entry]
+                    new.phase, new.module = self._place(position, where)
+                    sizes = slot.rule.sizes(_evaluate(varying, products))
+                    held = [new.alloc(size, "workspace") for size in sizes]
+                if slot.kind != "take":
+                    for block in reversed(held):
+                        new.free(block)
             if skip:
                 skip -= 1
             elif position < len(old.stream):
@@ -209,13 +216,12 @@ def fit(traces: list[Recorder], shapes: list[Shape]) -> Template | None:
         if found is None:
             return None
         factors[block], columns[block] = found
-    slots: dict[int, tuple[int, SizeRule, Varying]] = {}
+    slots: dict[int, tuple[Slot, Varying]] = {}
     for group in zip(*(trace.slots for trace in traces), strict=True):
-        position, events, rule = group[0]
-        varying = _fit_rule([slot[2] for slot in group], table)
-        if varying is None or position in slots:
+        varying = _fit_rule([slot.rule for slot in group], table)
+        if varying is None or group[0].position in slots:
             return None
-        slots[position] = events, rule, varying
+        slots[group[0].position] = group[0], varying
     return Template(
         trace=first,
         factors=factors,
@@ -240,9 +246,7 @@ def _fit_rule(rules: list[SizeRule], table: NDArray[np.int64]) -> Varying | None
 
 
 def _slot_positions(trace: Recorder) -> set[int]:
-    return {
-        position + number for position, events, _rule in trace.slots for number in range(events)
-    }
+    return {slot.position + number for slot in trace.slots for number in range(slot.events)}
 
 
 def _numbering(trace: Recorder) -> list[int]:
@@ -258,7 +262,7 @@ def _numbering(trace: Recorder) -> list[int]:
 def _without_slots(trace: Recorder) -> list[int]:
     """Return the stream without slots, blocks counted anew, and the places of the slots."""
     left_out = _slot_positions(trace)
-    starts = {position for position, _events, _rule in trace.slots}
+    starts = {slot.position for slot in trace.slots}
     names: dict[int, int] = {}
     plain = []
     for position, entry in enumerate(trace.stream):
