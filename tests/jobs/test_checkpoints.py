@@ -4,10 +4,12 @@ import itertools
 import json
 import random
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
+import xxhash
 from safetensors.torch import load_file
 
 from bertfit.jobs import checkpoints
@@ -208,3 +210,58 @@ def test_a_checkpoint_of_a_newer_format_is_not_guessed_at(
     monkeypatch.undo()
     found, passed = CheckpointStore(tmp_path).load_newest()
     assert found is None and "newer bertfit" in passed[0]
+
+
+def signed(folder: Path, **fields: object) -> None:
+    """Change a manifest, and sign it as bertfit does."""
+    path = folder / checkpoints.MANIFEST
+    manifest = json.loads(path.read_bytes().partition(b"\n")[0])
+    path.write_bytes(checkpoints._signed(checkpoints._json({**manifest, **fields})))
+
+
+def entry(content: bytes) -> dict[str, object]:
+    return {"bytes": len(content), "xxh3_128": xxhash.xxh3_128_hexdigest(content)}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"format_version": "2"},
+        {"format_version": None},
+        {"step": "1"},
+        {"best_step": None},
+        {"files": None},
+        {"files": []},
+        {"files": {}},
+        {"files": {name: 5 for name in ("weights.safetensors", "optimizer.safetensors")}},
+    ],
+)
+def test_a_signed_but_odd_manifest_is_damage(tmp_path: Path, fields: dict[str, object]) -> None:
+    CheckpointStore(tmp_path).save(checkpoint(1))
+    signed(CheckpointStore(tmp_path).save(checkpoint(2)), **fields)
+    found, passed = CheckpointStore(tmp_path).load_newest()
+    assert found is not None and found.step == 1
+    assert len(passed) == 1 and "0002-step-2: this checkpoint is damaged" in passed[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"[]", "state.json is not as it was written"),
+        (b"[" * 100_000, "state.json is not as it was written"),
+        (b'{"zzz": 1}', "state.json holds what this bertfit does not write: zzz"),
+    ],
+)
+def test_a_signed_but_odd_state_is_damage(tmp_path: Path, content: bytes, reason: str) -> None:
+    def check(state: Mapping[str, object]) -> None:
+        if "zzz" in state:
+            raise ValueError("zzz")
+
+    CheckpointStore(tmp_path).save(checkpoint(1))
+    folder = CheckpointStore(tmp_path).save(checkpoint(2))
+    files = json.loads((folder / "manifest.json").read_bytes().partition(b"\n")[0])["files"]
+    (folder / "state.json").write_bytes(content)
+    signed(folder, files={**files, "state.json": entry(content)})
+    found, passed = CheckpointStore(tmp_path).load_newest(check)
+    assert found is not None and found.step == 1
+    assert len(passed) == 1 and f"damaged ({reason})" in passed[0]

@@ -19,7 +19,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -148,8 +148,14 @@ class CheckpointStore:
         self._prune(checkpoint.best_step)
         return target
 
-    def load_newest(self) -> tuple[Checkpoint | None, list[str]]:
+    def load_newest(
+        self, check: Callable[[Mapping[str, Any]], object] = dict
+    ) -> tuple[Checkpoint | None, list[str]]:
         """Read the newest checkpoint that is whole.
+
+        Args:
+            check: raises ValueError, with the names of its fields, for a state that is none of
+                the run's: such a checkpoint is damaged, too.
 
         Returns:
             The checkpoint, None where there is none, and why newer ones were passed over.
@@ -157,7 +163,7 @@ class CheckpointStore:
         passed: list[str] = []
         for __, name in sorted(self._found(), reverse=True):
             try:
-                return read_checkpoint(self.folder / name), passed
+                return read_checkpoint(self.folder / name, check), passed
             except Damaged as error:
                 self._damaged.add(name)
                 passed.append(
@@ -241,8 +247,14 @@ class CheckpointStore:
                 shutil.rmtree(gone, ignore_errors=True)
 
 
-def read_checkpoint(folder: Path) -> Checkpoint:
+def read_checkpoint(
+    folder: Path, check: Callable[[Mapping[str, Any]], object] = dict
+) -> Checkpoint:
     """Read a checkpoint after comparing every byte of it with its manifest.
+
+    Args:
+        folder: of the checkpoint.
+        check: of its state, as `CheckpointStore.load_newest` takes it.
 
     Raises:
         Damaged: something is missing, changed or of a newer format.
@@ -256,7 +268,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
             best_step=manifest["best_step"],
             weights=load_file(folder / WEIGHTS),
             optimizer=load_file(folder / OPTIMIZER),
-            state=json.loads((folder / STATE).read_bytes()),
+            state=_read_state(folder / STATE, check),
         )
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise Damaged(" ".join(str(error).split())) from None
@@ -267,14 +279,46 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     body = content.partition(b"\n")[0] + b"\n"
     if _signed(body) != content:
         raise Damaged(_("{file} is not as it was written").format(file=path.name))
-    manifest: dict[str, Any] = json.loads(body)
-    if manifest["format_version"] > FORMAT_VERSION:
+    manifest = _decode(body, path.name)
+    version = manifest.get("format_version")
+    if isinstance(version, int) and version > FORMAT_VERSION:
         raise Damaged(
             _("written by a newer bertfit, in format {version}").format(
                 version=manifest["format_version"]
             )
         )
+    numbers = (version, manifest.get("step"), manifest.get("best_step"))
+    if not all(isinstance(n, int) for n in numbers) or not isinstance(manifest.get("files"), dict):
+        raise Damaged(_("{file} is not as it was written").format(file=path.name))
     return manifest
+
+
+def _read_state(path: Path, check: Callable[[Mapping[str, Any]], object]) -> dict[str, Any]:
+    state = _decode(path.read_bytes(), path.name)
+    try:
+        check(state)
+    except ValueError as error:
+        raise Damaged(
+            _("{file} holds what this bertfit does not write: {names}").format(
+                file=path.name, names=error
+            )
+        ) from None
+    return state
+
+
+def _decode(content: bytes, file: str) -> dict[str, Any]:
+    """Return a JSON object.
+
+    Raises:
+        Damaged: it is none.
+    """
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise Damaged(_("{file} is not as it was written").format(file=file))
+    return value
 
 
 def _check_file(path: Path, expected: Mapping[str, object]) -> None:

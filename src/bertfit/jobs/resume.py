@@ -138,7 +138,7 @@ def stored_job(folder: Path) -> dict[str, Any] | None:
 
     try:
         stored = yaml.safe_load((folder / "job.yaml").read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return None
     return stored if isinstance(stored, dict) else None
 

@@ -241,7 +241,7 @@ def find_checkpoint(
     Raises:
         ConfigError: it is another job.
     """
-    checkpoint, passed = store.load_newest()
+    checkpoint, passed = store.load_newest(TrainState.from_json)
     for message in passed:
         say(message)
     if checkpoint is None:
