@@ -89,7 +89,8 @@ def check_files(
     reports = []
     for number, path in enumerate(paths):
         report, examples = _open(path, options, log)
-        reach = Reach(split, lambda problem: _add_edge(problem, log))
+        # What only the split can tell; nested spans and spaces are reported as such.
+        reach = Reach(split, log.add, kinds=("edge-inside-unit",))
         for example in watch(examples):
             for problem in _record_problems(example):
                 log.add(problem)
@@ -112,12 +113,6 @@ def check_files(
 def _chosen_split(path: str | Path, options: ReadOptions) -> Split:
     file = open_data(path, _keeping(options))
     return choose_split(file.examples, file.task)
-
-
-def _add_edge(problem: Problem, log: ProblemLog) -> None:
-    """Pass on what only the split can tell; nested spans and spaces are reported as such."""
-    if problem.kind == "edge-inside-unit":
-        log.add(problem)
 
 
 def _open(
@@ -160,8 +155,8 @@ def _record_problems(example: Example) -> Iterator[Problem]:
         yield _problem(example, "unannotated", _("the text is not annotated."))
         return
     for entity in example.entities:
-        surface = text[entity.start : entity.end]
-        if surface and (surface[0].isspace() or surface[-1].isspace()):
+        end = min(entity.end, len(text))
+        if 0 <= entity.start < end and (text[entity.start].isspace() or text[end - 1].isspace()):
             message = _("the {label} span {start}-{end} begins or ends with white space.")
             yield _problem(example, "space-at-edge", message.format(**_place(entity)))
     if len(example.entities) > 1:

@@ -5,14 +5,28 @@ Gold spans are never moved for scoring; what is said here is what a perfect tagg
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from bertfit.data.segments import units_of
-from bertfit.language import _
+from bertfit.language import N_, _
 from bertfit.types import Entity, Example, Problem, Split
 
 _SHOWN_CHARACTERS = 40
+_MESSAGES = {
+    "overlapping-entities": N_(
+        "{label} '{surface}' at {start}-{end} overlaps a longer entity. Training leaves it out"
+        " and scoring counts it as missed."
+    ),
+    "edge-at-space": N_(
+        "{label} '{surface}' at {start}-{end} begins or ends with white space. An entity is"
+        " predicted without it, so scoring counts this one as missed."
+    ),
+    "edge-inside-unit": N_(
+        "{label} '{surface}' at {start}-{end} begins or ends inside a word. Scoring counts it"
+        " as missed; --split characters can point at it."
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,28 +129,15 @@ def _unreachable(
 
 
 def _problem(example: Example, kind: str, entity: Entity) -> Problem:
-    surface = example.text[entity.start : entity.end]
+    # Nested spans may be as many as they are long: none is copied for the sake of its beginning.
+    surface = example.text[entity.start : min(entity.end, entity.start + _SHOWN_CHARACTERS + 1)]
     if len(surface) > _SHOWN_CHARACTERS:
         surface = surface[: _SHOWN_CHARACTERS - 1] + "…"
-    messages = {
-        "overlapping-entities": _(
-            "{label} '{surface}' at {start}-{end} overlaps a longer entity. Training leaves it out"
-            " and scoring counts it as missed."
-        ),
-        "edge-at-space": _(
-            "{label} '{surface}' at {start}-{end} begins or ends with white space. An entity is"
-            " predicted without it, so scoring counts this one as missed."
-        ),
-        "edge-inside-unit": _(
-            "{label} '{surface}' at {start}-{end} begins or ends inside a word. Scoring counts it"
-            " as missed; --split characters can point at it."
-        ),
-    }
     return Problem(
         path=example.source.path if example.source else example.id,
         line=example.source.line if example.source else 0,
         kind=kind,
-        message=messages[kind].format(
+        message=_(_MESSAGES[kind]).format(
             label=entity.label, surface=surface, start=entity.start, end=entity.end
         ),
         severity="note",
@@ -164,10 +165,17 @@ def representable(
 class Reach:
     """Counts, one example after the other, what a perfect tagger could reach."""
 
-    def __init__(self, split: Split, on_problem: Callable[[Problem], None] | None = None) -> None:
+    def __init__(
+        self,
+        split: Split,
+        on_problem: Callable[[Problem], None] | None = None,
+        kinds: Collection[str] = tuple(_MESSAGES),
+    ) -> None:
+        """Tell `on_problem` of every entity that cannot be reached for one of these reasons."""
         self.split = split
         self._on_problem = on_problem
-        self._counts = {"overlapping-entities": 0, "edge-inside-unit": 0, "edge-at-space": 0}
+        self._kinds = kinds
+        self._counts = dict.fromkeys(_MESSAGES, 0)
         self._entities = self._records = 0
 
     def add(self, example: Example) -> None:
@@ -182,7 +190,7 @@ class Reach:
         self._records += bool(found)
         for kind, entity in found:
             self._counts[kind] += 1
-            if self._on_problem is not None:
+            if self._on_problem is not None and kind in self._kinds:
                 self._on_problem(_problem(example, kind, entity))
 
     def result(self) -> Representable:

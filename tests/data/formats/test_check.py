@@ -173,3 +173,69 @@ def test_what_a_tagger_cannot_reach_is_listed_with_the_best_f1(tmp_path: Path) -
     assert [(p.line, "Google" in p.message) for p in found] == [(1, True)]
     by_characters = check_files([path], ReadOptions(), split="characters").files[0].reach
     assert by_characters is not None and by_characters.best_f1 == 1.0
+
+
+_MANY = 20_000
+
+
+def _hostile_records() -> dict[str, tuple[object, dict[str, int]]]:
+    text = "a\u4e2d" * _MANY
+    spans = range(_MANY)
+    nested = [{"start": i, "end": len(text) - i, "label": "P"} for i in spans]
+    return {
+        "same": (
+            {"text": "anna", "entities": [{"start": 0, "end": 4, "label": "P"}] * _MANY},
+            {"same-span": _MANY - 1},
+        ),
+        "nested": ({"text": text, "entities": nested}, {"nested-span": _MANY - 1}),
+        "crossing": (
+            {"text": text, "entities": [[i, i + 5000, "P"] for i in spans]},
+            # Of equally long ones the first is kept: 0-5000, 5000-10000, 10000-15000, 15000-20000.
+            {"crossing-span": _MANY - 4},
+        ),
+        "nested-with-wrong-surfaces": (
+            {"text": "a " * _MANY, "entities": [{**each, "text": "b"} for each in nested]},
+            {"nested-span": _MANY - 1, "space-at-edge": _MANY, "surface-mismatch": _MANY},
+        ),
+        "by-label": (
+            {"text": "ab", "label": {f"k{i}": {"a": [[0, 0]]} for i in spans}},
+            {"same-span": _MANY - 1},
+        ),
+        "many-keys": (
+            {"text": "anna", "entities": [[0, 4, "P"]], **{f"k{i}": i for i in spans}},
+            {},
+        ),
+    }
+
+
+# Were the work quadratic, a case would take minutes.
+@pytest.mark.parametrize("name", list(_hostile_records()))
+def test_one_record_of_twenty_thousand_spans_is_looked_through(name: str, tmp_path: Path) -> None:
+    record, expected = _hostile_records()[name]
+    path = write_records(tmp_path / "a.jsonl", record)
+    assert kinds(check_files([path], ReadOptions())) == expected
+
+
+def test_one_annotation_of_twenty_thousand_pieces_is_looked_through(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a " * _MANY)
+    whole = ";".join([f"0 {2 * _MANY}"] * _MANY)
+    (tmp_path / "a.ann").write_text(f"T1\tX {whole}\tanna\n")
+    report = check_files([tmp_path], ReadOptions())
+    assert kinds(report) == {
+        "discontinuous-span": 1,
+        "surface-mismatch": 1,
+        "space-at-edge": _MANY,
+        "same-span": _MANY - 1,
+    }
+    assert max(len(str(problem)) for problem in report.problems.problems) < 1000
+
+
+@pytest.mark.parametrize(("pieces", "fits"), [(4, True), (5, False)])
+def test_pieces_that_repeat_their_text_are_compared(
+    pieces: int, fits: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt").write_text("anna")
+    place = ";".join(["0 4"] * pieces)
+    (tmp_path / "a.ann").write_text(f"T1\tX {place}\tanna anna anna anna\n")
+    found = kinds(check_files([tmp_path], ReadOptions()))
+    assert ("surface-mismatch" in found) != fits

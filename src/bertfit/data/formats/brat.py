@@ -29,6 +29,7 @@ from bertfit.types import Entity, Example, Problem
 
 _PLACE = re.compile(r"[0-9]{1,15} [0-9]{1,15}(;[0-9]{1,15} [0-9]{1,15})*")
 _SURVEYED_PAIRS = 100
+_SHOWN_PIECES = 8
 _Stored = tuple[int, str, list[tuple[int, int]], str | None]  # line, label, pieces, surface
 
 
@@ -226,15 +227,15 @@ def _entities(
     cut = cutter(text, convention)
     for line, label, pieces, surface in stored:
         places = [cut(start, end) for start, end in pieces]
-        found = [text[place[0] : place[1]] if place else None for place in places]
         found_places = _rejoined(text, places, pieces)
         if len(found_places) > 1:
             message = _("a discontinuous {label}: its {count} pieces are read as spans.").format(
                 label=label, count=len(found_places)
             )
             faults.append(intake.problem(line, "discontinuous-span", message, "repair", path=path))
-        whole = " ".join(each or "" for each in found)
         if None not in places and surface is not None:
+            most = 2 * len(text) + len(surface)
+            whole = _joined(text, [place for place in places if place is not None], most)
             # Spaces at the edges of a surface are lost in some exports: compare without them.
             span = StoredSpan(*pieces[0], label, surface.strip())
             if not same_surface(whole.strip(), span):
@@ -245,7 +246,7 @@ def _entities(
                         "surface-mismatch",
                         message.format(
                             label=label,
-                            place=";".join(f"{a} {b}" for a, b in pieces),
+                            place=_place(pieces),
                             found=describe(whole),
                             stored=describe(surface),
                         ),
@@ -254,6 +255,23 @@ def _entities(
                 )
         for start, end in found_places:
             yield Entity(start=start, end=end, label=label)
+
+
+def _place(pieces: list[tuple[int, int]]) -> str:
+    shown = ";".join(f"{start} {end}" for start, end in pieces[:_SHOWN_PIECES])
+    return shown if len(pieces) <= _SHOWN_PIECES else f"{shown};..."
+
+
+def _joined(text: str, places: list[tuple[int, int]], most: int) -> str:
+    """Join pieces as their surface does, up to `most` characters: pieces may repeat the text."""
+    parts: list[str] = []
+    length = 0
+    for start, end in places:
+        if length > most:
+            break
+        parts.append(text[start:end])
+        length += end - start
+    return " ".join(parts)
 
 
 def _rejoined(

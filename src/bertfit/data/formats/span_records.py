@@ -66,6 +66,8 @@ _ABOUT_KEYS = frozenset(
     ]
 )
 
+_SHOWN_CHARACTERS = 80
+
 
 class SpanRecord(NamedTuple):
     """A record whose text and spans have been found.
@@ -281,7 +283,7 @@ def _list_span(item: list[Any]) -> StoredSpan | None:
 def describe(value: Any) -> str:
     """Show a value in a message, briefly; it may be nested deeper than `repr` can go."""
     try:
-        text = repr(value)
+        text = repr(value[:_SHOWN_CHARACTERS] if isinstance(value, str) else value)
     except RecursionError:
         return "[[[..."
-    return text if len(text) <= 80 else text[:77] + "..."
+    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
