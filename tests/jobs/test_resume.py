@@ -380,16 +380,16 @@ def test_a_damaged_newest_checkpoint_falls_back_and_says_so(
     assert same(calm, report.output_dir)
 
 
-def test_without_a_whole_checkpoint_the_run_begins_anew(
+def test_without_a_whole_checkpoint_the_run_begins_anew_where_asked(
     data: Path, calm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = job(data, tmp_path / "run")
     killed_run(monkeypatch, asked, 9)
     for path in (tmp_path / "run" / "checkpoints").glob("*/state.json"):
         path.write_text("{}")
-    said: list[str] = []
-    report = run(asked, said.append)
-    assert any("No whole checkpoint" in line for line in said)
+    with pytest.raises(ConfigError, match=r"none of its checkpoints is whole.*--overwrite"):
+        run(asked)
+    report = run(asked.model_copy(update={"overwrite": True}))
     assert same(calm, report.output_dir)
 
 

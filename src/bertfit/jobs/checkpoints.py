@@ -30,6 +30,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from bertfit.errors import ConfigError
 from bertfit.language import _
 from bertfit.units import format_bytes
 
@@ -57,12 +58,20 @@ _DTYPES = {
 }
 
 
+# A file that is not there is damage; any other refusal of the disk may pass.
+_NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+
+
 class SaveFailed(Exception):
     """A checkpoint that could not be written; older ones are untouched. The run goes on."""
 
 
 class Damaged(Exception):
     """A checkpoint that is not what was written."""
+
+
+class Unreadable(ConfigError):
+    """A checkpoint that may be whole, but not for this bertfit or not now."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,9 +168,17 @@ class CheckpointStore:
 
         Returns:
             The checkpoint, None where there is none, and why newer ones were passed over.
+
+        Raises:
+            Unreadable: it cannot be told whether a newer one is whole. None is passed over for
+                that: those that are passed over are removed by later saves.
         """
         passed: list[str] = []
-        for __, name in sorted(self._found(), reverse=True):
+        try:
+            found = sorted(self._found(), reverse=True)
+        except OSError as error:
+            raise _unreadable(self.folder, error) from None
+        for __, name in found:
             try:
                 return read_checkpoint(self.folder / name, check), passed
             except Damaged as error:
@@ -257,7 +274,8 @@ def read_checkpoint(
         check: of its state, as `CheckpointStore.load_newest` takes it.
 
     Raises:
-        Damaged: something is missing, changed or of a newer format.
+        Damaged: something is missing or changed.
+        Unreadable: it is of a newer format, or the disk does not read.
     """
     try:
         manifest = _read_manifest(folder / MANIFEST)
@@ -270,8 +288,20 @@ def read_checkpoint(
             optimizer=load_file(folder / OPTIMIZER),
             state=_read_state(folder / STATE, check),
         )
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+    except (*_NO_FILE, ValueError, KeyError, SafetensorError) as error:
         raise Damaged(" ".join(str(error).split())) from None
+    except OSError as error:
+        raise _unreadable(folder, error) from None
+
+
+def _unreadable(folder: Path, error: OSError) -> Unreadable:
+    return Unreadable(
+        _(
+            "{path}: cannot be read ({reason}), so it cannot be told whether this checkpoint is "
+            "whole; nothing was touched. Make it readable and run again, or remove it to go on "
+            "from an older one. To begin anew, say --overwrite or name another --output-dir."
+        ).format(path=folder, reason=" ".join(str(error).split()))
+    )
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
@@ -282,10 +312,12 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     manifest = _decode(body, path.name)
     version = manifest.get("format_version")
     if isinstance(version, int) and version > FORMAT_VERSION:
-        raise Damaged(
-            _("written by a newer bertfit, in format {version}").format(
-                version=manifest["format_version"]
-            )
+        raise Unreadable(
+            _(
+                "{path}: this checkpoint was written by a newer bertfit, in format {version}; this "
+                "one reads {known}. To go on, update: pip install --upgrade bertfit. To begin "
+                "anew, say --overwrite or name another --output-dir."
+            ).format(path=path.parent, version=manifest["format_version"], known=FORMAT_VERSION)
         )
     numbers = (version, manifest.get("step"), manifest.get("best_step"))
     if not all(isinstance(n, int) for n in numbers) or not isinstance(manifest.get("files"), dict):

@@ -14,8 +14,8 @@ from torch import nn
 from bertfit.engine.oom import Card, Done, attempt, first_line
 from bertfit.engine.optim import Update
 from bertfit.engine.step import StepResult
-from bertfit.errors import Interrupted
-from bertfit.jobs.checkpoints import Checkpoint, CheckpointStore
+from bertfit.errors import ConfigError, Interrupted
+from bertfit.jobs.checkpoints import Checkpoint, CheckpointStore, Unreadable
 from bertfit.jobs.preemption import Preemption
 from bertfit.jobs.resume import changed, refuse_changed
 from bertfit.jobs.run_status import RunRecord
@@ -235,18 +235,29 @@ def find_checkpoint(
     Args:
         store: of the run.
         identity: what the run that is asked for depends on.
-        overwrite: take no checkpoint of another job, rather than refuse it.
+        overwrite: take none, rather than refuse those of another job or that cannot be used.
         say: told of damaged checkpoints.
 
     Raises:
-        ConfigError: it is another job.
+        ConfigError: it is another job, or there are checkpoints and none can be used.
     """
-    checkpoint, passed = store.load_newest(TrainState.from_json)
+    try:
+        checkpoint, passed = store.load_newest(TrainState.from_json)
+    except Unreadable:
+        if overwrite:
+            return None
+        raise
     for message in passed:
         say(message)
     if checkpoint is None:
-        if passed:
-            say(_("No whole checkpoint is left: the run begins anew."))
+        if passed and not overwrite:
+            raise ConfigError(
+                _(
+                    "{folder}: holds an unfinished run, but none of its checkpoints is whole, so "
+                    "it cannot be gone on with; all is left as it is. To begin anew, say "
+                    "--overwrite or name another --output-dir."
+                ).format(folder=store.folder.parent)
+            )
         return None
     names = changed(TrainState.from_json(checkpoint.state).identity, identity)
     if names and overwrite:
