@@ -9,7 +9,7 @@ from bertfit.cli.options import with_fields
 from bertfit.cli.output import print_json, print_scores, tell
 from bertfit.config import JobConfig, job_config
 from bertfit.jobs.detach import start_detached
-from bertfit.jobs.resume import may_go_on, resumed
+from bertfit.jobs.resume import resumed
 from bertfit.jobs.run_folder import RunFolder, default_folder
 from bertfit.jobs.runs import find_run
 from bertfit.language import _, current_language
@@ -73,11 +73,8 @@ def _train(
 
 def _detach(job: JobConfig, as_json: bool) -> int:
     folder = job.output_dir or default_folder(job)
-    RunFolder.check(folder, job)
-    if not may_go_on(folder, job):
-        RunFolder.create(folder, job)
-    asked = folder / "job.yaml"
-    RunFolder.write_job(folder, job.model_copy(update={"output_dir": folder}))
+    # Nothing is emptied here: the process in the background does that, once it has read the data.
+    asked = RunFolder.announce(folder, job.model_copy(update={"output_dir": folder}))
     name = start_detached(
         ["train", "--config", str(asked), "--quiet", "--lang", current_language()], folder
     )

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -46,7 +47,10 @@ def start_detached(arguments: Sequence[str], folder: Path) -> str:
         ) from None
     # The command takes over as soon as it has loaded what it needs, which takes seconds.
     try:
-        status = status_of(psutil.Process(process.pid), "starting")
+        status = replace(
+            status_of(psutil.Process(process.pid), "starting"),
+            replaces=before is not None and before.holds_finished,
+        )
     except psutil.Error:
         status = None
     if status is not None and read_status(folder) == before:

@@ -129,7 +129,7 @@ def refuse_changed(folder: Path, names: list[str]) -> None:
 def is_unfinished(folder: Path) -> bool:
     """Say whether a folder holds a run that began and did not come to its end."""
     status = read_status(folder)
-    return status is not None and status.state != "finished" and (folder / "job.yaml").is_file()
+    return status is not None and not status.holds_finished and (folder / "job.yaml").is_file()
 
 
 def stored_job(folder: Path) -> dict[str, Any] | None:

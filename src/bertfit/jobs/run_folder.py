@@ -24,7 +24,7 @@ from typing import Self
 from bertfit.config import JobConfig
 from bertfit.errors import ConfigError
 from bertfit.jobs.checkpoints import Disk
-from bertfit.jobs.resume import is_same_command, is_unfinished
+from bertfit.jobs.resume import is_same_command, is_unfinished, may_go_on
 from bertfit.jobs.run_status import OWN_FILES
 from bertfit.jobs.runs import refuse_at_work
 from bertfit.language import _
@@ -41,8 +41,11 @@ class RunFolder:
         self._samples: _Lines | None = None
 
     @staticmethod
-    def check(path: Path, job: JobConfig) -> None:
-        """Refuse a folder that cannot take the run, before any work is done.
+    def check(path: Path, job: JobConfig) -> bool:
+        """Refuse a folder that cannot take the run; nothing in it is touched.
+
+        Returns:
+            Whether it holds an unfinished run that may be this job, and is gone on with then.
 
         Raises:
             ConfigError: another process is at work in it; it holds something already and
@@ -55,7 +58,7 @@ class RunFolder:
             )
         if path.is_dir() and any(each.name not in OWN_FILES for each in path.iterdir()):
             if is_unfinished(path):
-                return  # gone on with, or refused where the job is another one
+                return may_go_on(path, job)
             if not job.overwrite:
                 raise ConfigError(
                     _(
@@ -70,6 +73,28 @@ class RunFolder:
                         "--overwrite does not touch it. Name another folder."
                     ).format(path=path)
                 )
+        return False
+
+    @classmethod
+    def announce(cls, path: Path, job: JobConfig) -> Path:
+        """Leave a job where the process that will run it finds it; a run that is there stays whole.
+
+        Returns:
+            The file: `job.yaml`, or beside the `job.yaml` of the run that is there.
+
+        Raises:
+            ConfigError: as `check`, or it cannot be written.
+        """
+        cls.check(path, job)
+        asked = path / "job.yaml"
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            if asked.exists():
+                return _write_new_job(path, job)
+            cls.write_job(path, job)
+        except OSError as error:
+            raise _unwritable(path, error) from None
+        return asked
 
     @classmethod
     def create(cls, path: Path, job: JobConfig) -> Self:
@@ -120,13 +145,7 @@ class RunFolder:
     @staticmethod
     def write_job(path: Path, job: JobConfig) -> None:
         """Write `job.yaml`."""
-        import yaml
-
-        asked = job.model_dump(mode="json", exclude_none=True)
-        text = yaml.safe_dump(asked, allow_unicode=True, sort_keys=False)
-        new = path / "job.yaml.new"
-        new.write_text(text, encoding="utf-8")
-        new.replace(path / "job.yaml")
+        _write_new_job(path, job).replace(path / "job.yaml")
 
     def __enter__(self) -> Self:
         self._steps = _Lines(self.path / "steps.jsonl")
@@ -191,6 +210,16 @@ class RunFolder:
             new.replace(self.path / "scores.json")
         except OSError as error:
             raise _unwritable(self.path, error) from None
+
+
+def _write_new_job(path: Path, job: JobConfig) -> Path:
+    import yaml
+
+    asked = job.model_dump(mode="json", exclude_none=True)
+    text = yaml.safe_dump(asked, allow_unicode=True, sort_keys=False)
+    new = path / "job.yaml.new"
+    new.write_text(text, encoding="utf-8")
+    return new
 
 
 def _unwritable(path: Path, error: OSError) -> ConfigError:

@@ -60,6 +60,7 @@ class RunStatus:
         score: best dev score.
         message: why it ended.
         kills: what the kernel had killed for memory when this was written.
+        replaces: the folder still holds a finished run, whose place this one is about to take.
     """
 
     state: State
@@ -75,6 +76,12 @@ class RunStatus:
     score: FiniteFloat | None = None
     message: str = ""
     kills: KillCounts = field(default_factory=KillCounts)
+    replaces: bool = False
+
+    @property
+    def holds_finished(self) -> bool:
+        """Whether what lies in the folder is a run that came to its end."""
+        return self.state == "finished" or self.replaces
 
 
 _STATUS = TypeAdapter(RunStatus)
@@ -192,17 +199,27 @@ class RunRecord:
 
     Args:
         folder: the run folder.
+        lock: on it, where it is held already.
 
     Raises:
         ConfigError: another process writes this run.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, lock: RunLock | None = None) -> None:
         self.folder = folder
-        self._lock = RunLock(folder)
+        self._lock = lock or RunLock(folder)
         (folder / STOP_FILE).unlink(missing_ok=True)
-        self._status = status_of(psutil.Process(), "running")
+        before = read_status(folder)
+        self._status = replace(
+            status_of(psutil.Process(), "running"),
+            replaces=before is not None and before.holds_finished,
+        )
         self._written = 0.0
+        self._write()
+
+    def begin(self) -> None:
+        """Say that the folder holds this run now, and no other any more."""
+        self._status = replace(self._status, replaces=False)
         self._write()
 
     def progress(self, step: int, num_steps: int, step_seconds: float, score: float | None) -> None:

@@ -32,9 +32,9 @@ from bertfit.jobs.forecast import forecast
 from bertfit.jobs.lessons import Lessons, make_lessons
 from bertfit.jobs.predict import Predictor
 from bertfit.jobs.preemption import Preemption, try_command
-from bertfit.jobs.resume import identity_of, may_go_on
+from bertfit.jobs.resume import identity_of
 from bertfit.jobs.run_folder import RunFolder, default_folder
-from bertfit.jobs.run_status import RunRecord, was_announced
+from bertfit.jobs.run_status import RunLock, RunRecord, was_announced
 from bertfit.jobs.runs import register
 from bertfit.jobs.starting_point import TINY, starting_tagger
 from bertfit.jobs.step_log import PendingStep, StepLog, refused_step
@@ -102,11 +102,10 @@ def train(
     place = workplace_of(job)
     output = job.output_dir or default_folder(job)
     RunFolder.check(output, job)
-    goes_on = may_go_on(output, job)
     with ended_in_words(), ExitStack() as stack:
         stack.enter_context(stop_at_once())  # until there is something to save
         # Started in the background: whatever goes wrong from here on is looked for in the folder.
-        record = stack.enter_context(RunRecord(output)) if was_announced(output) else None
+        early = _take_folder(stack, output, job) if was_announced(output) else None
         if job.model != TINY:
             # A wrong name and a hopeless budget show before the data are read.
             refuse_early(job, place, find_model(job.model))
@@ -117,7 +116,7 @@ def train(
         torch.manual_seed(job.seed)
         tagger = starting_tagger(job, corpus, say)
         identity = identity_of(job, corpus, tagger.model)
-        record = record or stack.enter_context(RunRecord(output))
+        record, goes_on = early or _take_folder(stack, output, job)
         store = CheckpointStore(output / "checkpoints")
         survival = Survival(
             record=record,
@@ -129,6 +128,7 @@ def train(
             checkpoint=find_checkpoint(store, identity, job.overwrite, say) if goes_on else None,
         )
         run = RunFolder.open(output, job, survival.step)
+        record.begin()
         name = register(output)
         stack.enter_context(fence(place.device, job.budget, place.context_bytes))
         stack.enter_context(run)
@@ -157,6 +157,21 @@ def train(
             say=say,
             cuts=cuts,
         ).run()
+
+
+def _take_folder(stack: ExitStack, output: Path, job: JobConfig) -> tuple[RunRecord, bool]:
+    """Keep others out of the run folder; return its record, and whether the run goes on.
+
+    Another process may have worked there since the first look, so what holds is looked at again,
+    before anything is written.
+    """
+    lock = RunLock(output)
+    try:
+        goes_on = RunFolder.check(output, job)
+    except BaseException:
+        lock.release()
+        raise
+    return stack.enter_context(RunRecord(output, lock)), goes_on
 
 
 def _say(message: str) -> None:
