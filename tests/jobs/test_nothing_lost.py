@@ -15,7 +15,7 @@ from bertfit.errors import ConfigError
 from bertfit.jobs import checkpoints, detach
 from bertfit.jobs import train as train_module
 from bertfit.jobs.checkpoints import Disk
-from bertfit.jobs.corpus import Corpus
+from bertfit.jobs.corpus import Corpus, read_corpus
 from bertfit.jobs.resume import is_unfinished
 from bertfit.jobs.run_status import read_status
 from bertfit.jobs.train import train
@@ -234,13 +234,12 @@ def test_the_second_of_two_same_commands_sees_what_the_first_has_left(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first_ends: str
 ) -> None:
     job = job_config(asked(tmp_path / "run", finished / "train.jsonl"))
-    read = train_module.read_corpus
 
     def slowly(job: JobConfig, say: Callable[[str], None]) -> Corpus:
         shutil.copytree(finished / "run", tmp_path / "run")  # the first comes to its end here
         if first_ends == "stopped":
             leave_unfinished(tmp_path / "run")
-        return read(job, say)
+        return read_corpus(job, say)
 
     monkeypatch.setattr(train_module, "read_corpus", slowly)
     if first_ends == "stopped":
