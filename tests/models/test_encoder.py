@@ -117,7 +117,7 @@ def test_a_folder_that_is_no_model(tmp_path: Path) -> None:
 def test_a_hub_id_that_cannot_be_had_names_the_ways_out(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelError) as caught:
         find_model("nobody/no-such-model-here")
-    for way in ("HF_ENDPOINT", "modelscope", "--model FOLDER"):
+    for way in ("HF_ENDPOINT", "modelscope", "name that folder"):
         assert way in str(caught.value)
 
 
