@@ -98,6 +98,15 @@ def test_a_trade_off_that_cannot_be_made_is_one_line(names: list[str], message: 
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "values"), [("allow", ["lora", "frozen-embeddings"]), ("labels", ["PER", "PER"])]
+)
+def test_a_list_is_written_back_as_the_command_line_takes_it(name: str, values: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        job_config({"model": "m", "train_file": "a", name: values})
+    assert str(caught.value).startswith(f"--{name} {values[0]} --{name} {values[1]}: ")
+
+
 def test_windows_are_not_cut_by_two_settings() -> None:
     with pytest.raises(ConfigError, match="both say how long"):
         allowed("shorter-windows", max_length=64)

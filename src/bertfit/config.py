@@ -411,7 +411,7 @@ def _faults(error: ValidationError, names: Iterable[str]) -> str:
         else:
             lines.append(
                 _("{flag} {value}: {reason}.").format(
-                    flag=flag, value=fault.get("input"), reason=_reason(fault)
+                    flag=flag, value=_as_given(flag, fault.get("input")), reason=_reason(fault)
                 )
             )
     if len(lines) == 1:
@@ -419,6 +419,11 @@ def _faults(error: ValidationError, names: Iterable[str]) -> str:
     return _("{count} settings are wrong:").format(count=len(lines)) + "".join(
         f"\n  {line}" for line in lines
     )
+
+
+def _as_given(flag: str, value: object) -> object:
+    """Write a list as the command line takes it: its flag again before each but the first."""
+    return f" {flag} ".join(map(str, value)) if isinstance(value, list) and value else value
 
 
 def _reason(fault: ErrorDetails) -> str:
