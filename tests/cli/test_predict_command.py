@@ -1,4 +1,4 @@
-"""`bertfit predict` without a file to write: JSON on standard output, and what is refused."""
+"""`bertfit predict` without a file to write: JSON on standard output; and what is refused first."""
 
 import json
 from pathlib import Path
@@ -67,3 +67,31 @@ def test_flags_that_need_an_output_file_are_refused_without_one(
     (tmp_path / "in.txt").write_text("ab\n")
     assert main(["predict", model, str(tmp_path / "in.txt"), *flags]) == 2
     assert flags[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("output", ["o.jsonl", None])
+@pytest.mark.parametrize(
+    ("name", "flags", "words"),
+    [
+        ("in.txt", ["--format", "nope"], "no format 'nope'"),
+        ("-", ["--format", "nope"], "no format 'nope'"),
+        ("in.txt", ["--whole-files", "--format", "nope"], "no format 'nope'"),
+        ("in.txt", ["--format", "parquet"], "does not look like the format 'parquet'"),
+        ("gone.txt", [], "no such file"),
+    ],
+)
+def test_an_input_that_cannot_be_read_is_refused_before_the_model_is_looked_for(
+    tmp_path: Path,
+    name: str,
+    flags: list[str],
+    words: str,
+    output: str | None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "in.txt").write_text("ab cd\n")
+    file = name if name == "-" else str(tmp_path / name)
+    to = [] if output is None else ["--output", str(tmp_path / output)]
+    assert main(["predict", "no/model", file, *flags, *to]) == 2
+    assert words in capsys.readouterr().err
+    assert main(["embed", "no/model", file, *flags, "--output", str(tmp_path / "o.npy")]) == 2
+    assert words in capsys.readouterr().err

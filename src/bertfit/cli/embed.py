@@ -76,6 +76,18 @@ def _embed(
         None if pooling is None else _one_of("--pooling", pooling, get_args(Pooling))
     )
     numbers: Dtype = _one_of("--dtype", dtype, get_args(Dtype))
+    asked = EmbedJob(
+        input=file,
+        output=output,
+        what=what,
+        concatenate=concatenate,
+        dtype=numbers,
+        options=read_options(job),
+        whole_files=whole_files,
+        overwrite=overwrite,
+    )
+    log = ProblemLog()
+    asked.source(log)  # refuses, if it does, before the model is loaded
     embedder = load_encoder(
         model,
         device=job.device,
@@ -85,23 +97,7 @@ def _embed(
         normalize=normalize,
         max_length=max_length,
     )
-    log = ProblemLog()
-    report = embed_file(
-        embedder,
-        EmbedJob(
-            input=file,
-            output=output,
-            what=what,
-            concatenate=concatenate,
-            dtype=numbers,
-            options=read_options(job),
-            whole_files=whole_files,
-            overwrite=overwrite,
-        ),
-        model_name=model,
-        progress=not quiet,
-        log=log,
-    )
+    report = embed_file(embedder, asked, model_name=model, progress=not quiet, log=log)
     print_report(report, output, log, as_json)
     return 0
 

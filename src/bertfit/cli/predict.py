@@ -144,6 +144,20 @@ def _predict(
         else {},
         _("say with --output where the entities go; standard output gets JSON lines."),
     )
+    log, asked, source = ProblemLog(), None, None
+    if file is not None and output is not None:
+        asked = PredictJob(
+            input=file,
+            output=output,
+            output_format=output_format,
+            output_scheme=scheme,
+            options=options,
+            whole_files=whole_files,
+            overwrite=overwrite,
+        )
+        asked.source(log)  # refuses, if it does, before the model is loaded
+    elif file is not None:
+        source = TextInput(file, options, log, whole_files=whole_files)
     make = partial(
         load,
         model,
@@ -165,27 +179,15 @@ def _predict(
         sample = _sample(file, options, whole_files) if chosen == "auto" else ()
         predictor = make(sample=sample, say=tell)
     _tell_unmapped(predictor)
-    log = ProblemLog()
-    if output is None or file is None:
-        if file is None:
-            examples = iter([Example(id=str(i), text=one) for i, one in enumerate(text or [])])
-        else:
-            examples = TextInput(file, options, log, whole_files=whole_files).examples()
+    if asked is None:
+        given = [Example(id=str(i), text=one) for i, one in enumerate(text or [])]
+        examples = iter(given) if source is None else source.examples()
         with _target(output, overwrite) as target:
             # A bar would run into the lines on a terminal.
             progress = not (quiet or target.isatty())
             _write_lines(predictor, examples, log, target, as_json, progress)
         report_problems(log, tell)
         return 0
-    asked = PredictJob(
-        input=file,
-        output=output,
-        output_format=output_format,
-        output_scheme=scheme,
-        options=options,
-        whole_files=whole_files,
-        overwrite=overwrite,
-    )
     report = predict_file(
         predictor,
         asked,
@@ -194,7 +196,7 @@ def _predict(
         log=log,
         elsewhere=over_ray(make, asked, log) if ray else None,
     )
-    print_report(report, output, log, as_json)
+    print_report(report, asked.output, log, as_json)
     return 0
 
 

@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 from bertfit.data.formats import ProblemLog, ReadOptions, read, sniff
 from bertfit.data.formats.intake import Intake
+from bertfit.data.formats.recognition import refuse_unknown
 from bertfit.data.formats.source import (
     CHUNK_BYTES,
     HEAD_BYTES,
@@ -35,11 +36,15 @@ class TextInput:
         options: how to read.
         log: told what is found wrong.
         whole_files: every file is one text.
+
+    Raises:
+        DataError: there is no such input or format, or its content is of another or of none.
     """
 
     def __init__(
         self, name: str, options: ReadOptions, log: ProblemLog, *, whole_files: bool = False
     ) -> None:
+        refuse_unknown(options.format)
         self.name = name
         self._options = options
         self._log = log
@@ -58,6 +63,8 @@ class TextInput:
             raise DataError(_("{path}: there is no such file or folder.").format(path=place))
         refuse_special(place)
         if place.is_file():
+            if not self._whole_files:
+                sniff(place, self._options)
             return [place]
         if not self._whole_files:
             try:
@@ -113,6 +120,8 @@ class TextInput:
         place = self._places.get(path)
         if example.source is None or place is None or not total:
             return None
+        if self._whole_files:
+            return (place + 1) / len(self._files)
         if self._counted[0] != path:
             self._counted = (path, _count_lines(self._files[place]))
         inside, num_lines = 0.0, self._counted[1]

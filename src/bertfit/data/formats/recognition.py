@@ -87,6 +87,20 @@ class Recognised:
     path: Path | None = None  # where its lines are counted, if not in the path that was asked for
 
 
+def refuse_unknown(name: str | None) -> None:
+    """Refuse a format that is none of `FORMATS`; None is the one that the content says.
+
+    Raises:
+        DataError: there is no such format.
+    """
+    if name is not None and name not in FORMATS:
+        raise DataError(
+            _("there is no format '{name}'. Choose one of {formats}.").format(
+                name=name, formats=", ".join(FORMATS)
+            )
+        )
+
+
 def recognise(path: str, options: ReadOptions) -> Recognised:
     """Find out what a file or folder is.
 
@@ -98,12 +112,7 @@ def recognise(path: str, options: ReadOptions) -> Recognised:
         DataError: it cannot be read, or is not of the format that was named, or of none.
     """
     wanted = options.format
-    if wanted is not None and wanted not in FORMATS:
-        raise DataError(
-            _("there is no format '{name}'. Choose one of {formats}.").format(
-                name=wanted, formats=", ".join(FORMATS)
-            )
-        )
+    refuse_unknown(wanted)
     if wanted == "hub" or path.startswith(HUB_PREFIX):
         name = path.removeprefix(HUB_PREFIX)
         return _tables("hub", [lambda: hub_rows(name)], options)
