@@ -149,3 +149,14 @@ def test_8_bits_are_refused_where_they_cost_more_than_allowed(tmp_path: Path) ->
     assert any(rounded.entities(some))
     with pytest.raises(ConfigError, match=f"falls from 1.0000 to {f1:.4f}, by more than"):
         load_int8(str(folder), [dev], max_f1_loss=(1 - f1) / 2)
+
+
+@needs_onnx
+def test_8_bits_are_refused_where_there_is_no_f1_to_lose(tmp_path: Path) -> None:
+    folder = save_tiny_tagger(tmp_path / "m", TAGS)
+    dev = tmp_path / "dev.jsonl"
+    entity = {"start": 0, "end": 2, "label": "NEVER"}
+    dev.write_text(json.dumps({"text": "ab cd", "entities": [entity]}) + "\n")
+    with pytest.raises(ConfigError, match="is 0 before anything is rounded") as raised:
+        load_int8(str(folder), [dev], max_f1_loss=1.0)
+    assert "PER" in str(raised.value)

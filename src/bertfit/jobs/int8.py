@@ -39,7 +39,7 @@ def load_int8(
         say: told both scores.
 
     Raises:
-        ConfigError: more F1 is lost, or ONNX Runtime is not installed.
+        ConfigError: more F1 is lost, there is none to lose, or ONNX Runtime is not installed.
         DataError: nothing in the files is annotated.
         ModelError: the model cannot be found or used.
     """
@@ -51,11 +51,20 @@ def load_int8(
         trust_remote_code=trust_remote_code,
     )
     in_8_bits = onnx_tagger(predictor.model, int8=True)
+    files = ", ".join(map(str, dev_files))
     whole = _f1(predictor, dev_files, options, progress, say)
+    if whole == 0:
+        # A fall from 0 to 0 would pass, whatever 8 bits do to the model.
+        raise ConfigError(
+            _(
+                "--int8: F1 on {files} is 0 before anything is rounded, so it says nothing of "
+                "what 8 bits cost. Give a labelled file with the labels of the model ({labels}), "
+                "or train the model longer."
+            ).format(files=files, labels=", ".join(predictor.scheme.labels))
+        )
     predictor.compute_with(in_8_bits)
     predictor.number_format = "int8"
     rounded = _f1(predictor, dev_files, options, progress, lambda message: None)
-    files = ", ".join(map(str, dev_files))
     if whole - rounded > max_f1_loss:
         raise ConfigError(
             _(
