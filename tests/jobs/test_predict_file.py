@@ -259,6 +259,27 @@ def test_the_share_that_is_read_grows_to_one(tmp_path: Path) -> None:
     assert abs(numbers[499] - 0.5) < 0.01 and abs(numbers[-1] - 1.0) < 0.01
 
 
+def test_of_whole_files_the_share_is_that_of_the_files(tmp_path: Path) -> None:
+    for number, size in enumerate((1000, 1, 1, 1)):
+        (tmp_path / f"{number}.txt").write_text("ab\n" * size)
+    source = TextInput(str(tmp_path), ReadOptions(), ProblemLog(), whole_files=True)
+    assert [source.fraction(example) for example in source.examples()] == [0.25, 0.5, 0.75, 1.0]
+
+
+def test_the_bar_ends_full_where_blank_lines_end_the_file(
+    predictor: Predictor, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in.txt").write_text("\n\n".join(["ab cd"] * 9) + "\n" * 40)
+    predict_file(
+        predictor,
+        PredictJob(input=str(tmp_path / "in.txt"), output=tmp_path / "o.jsonl"),
+        model_name=str(folder),
+        progress=True,
+        log=ProblemLog(),
+    )
+    assert " 9/9 " in capsys.readouterr().err.split("\r")[-1]
+
+
 # Going on ---------------------------------------------------------------------------------------
 
 

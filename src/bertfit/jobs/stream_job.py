@@ -208,6 +208,8 @@ def _work_through(job: StreamJob[R], output: ResumableOutput, progress: bool) ->
                 writer.put(worked)
                 _advance(bar, job.source, worked.num_read, worked.last)
                 stop.check()
+            if bar.total is not None:  # what stood behind the last text was none
+                bar.total = bar.n
     except Stopped:
         raise Interrupted(
             _(
