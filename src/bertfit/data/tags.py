@@ -37,6 +37,7 @@ _LETTERS = {
     "bmewo": "BMEW",
 }
 _CLOSING = {"bioes", "bilou", "bmes", "bmewo"}
+_KEPT_TAGS = 4096  # a file whose tags are all different must not fill the memory
 
 
 def split_tag(tag: str, bare_label: str = "W") -> tuple[str, str]:
@@ -61,7 +62,29 @@ def split_tag(tag: str, bare_label: str = "W") -> tuple[str, str]:
     return _ROLES[prefix], label or bare_label
 
 
-@lru_cache(4096)
+class _Readings(dict[str, tuple[str, str, bool]]):
+    """Tag -> its role, its label, and whether its prefix is of the scheme; filled when asked."""
+
+    def __init__(self, letters: str, bare_label: str) -> None:
+        super().__init__()
+        self._letters, self._bare_label = letters, bare_label
+
+    def __missing__(self, tag: str) -> tuple[str, str, bool]:
+        prefix, label = _prefix_and_label(tag)
+        role = _ROLES.get(prefix, OUTSIDE)
+        known = role == OUTSIDE or prefix in self._letters
+        reading = role, label or self._bare_label, known
+        if len(self) < _KEPT_TAGS:
+            self[tag] = reading
+        return reading
+
+
+@lru_cache(64)
+def _readings(scheme: Scheme, bare_label: str) -> _Readings:
+    return _Readings(_LETTERS[scheme], bare_label)
+
+
+@lru_cache(_KEPT_TAGS)
 def _prefix_and_label(tag: str) -> tuple[str, str]:
     if tag in ("O", "o"):
         return OUTSIDE, ""
@@ -104,32 +127,31 @@ def spans(
     if scheme == "none":
         return _bare_spans(tags, one_each)
     report = on_repair or _no_report
-    letters = _LETTERS[scheme]
+    readings = _readings(scheme, bare_label)
     closing = scheme in _CLOSING
     found: list[Span] = []
     start, current = -1, ""
     for position, tag in enumerate(tags):
         if tag == OUTSIDE and start < 0:
             continue
-        prefix, label = _prefix_and_label(tag)
-        role = _ROLES.get(prefix, OUTSIDE)
-        label = label or bare_label
-        if role != OUTSIDE and prefix not in letters:
+        role, label, known = readings[tag]
+        if not known:
             report(position, "foreign-prefix")
-        goes_on = start >= 0 and role in "IE" and label == current
-        if not goes_on and start >= 0:
+        inside = role in "IE"
+        if start >= 0 and not (inside and label == current):
             found.append((start, position, current))
-            if role in "IE" and scheme != "iob1":
+            start = -1
+            if inside and scheme != "iob1":
                 report(position, "label-change")
             elif closing:
                 report(position - 1, "unclosed")
-        elif not goes_on and role in "IE" and scheme != "iob1":
+        elif start < 0 and inside and scheme != "iob1":
             report(position, "orphan-inside" if role == "I" else "orphan-end")
-        if not goes_on:
-            start, current = (-1, "") if role == OUTSIDE else (position, label)
+        if start < 0 and role != OUTSIDE:
+            start, current = position, label
         if role in "ES":
             found.append((start, position + 1, current))
-            start, current = -1, ""
+            start = -1
     if start >= 0:
         found.append((start, len(tags), current))
         if closing:

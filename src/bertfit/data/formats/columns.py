@@ -1,6 +1,6 @@
 """Column files: one word a line with its tags, a blank line after each sentence."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from bertfit.data.formats.column_layout import (
     DOCUMENT_MARK,
@@ -57,18 +57,23 @@ def read_columns(file: TextFile, layout: ColumnLayout, intake: Intake) -> Iterat
     """
     sentence = _Sentence()
     header = layout.header
-    plain = _plain_split(layout)
+    cut, foreign = _plain_separator(layout)
     for number, line in file.lines(intake.log):
-        if plain is not None and line and not header and line[0] not in "#-":
-            fields = plain(line)
-            if fields is not None and len(sentence.rows) < MAX_WORDS:
+        # Most lines hold no surprise; they are cut the fast way.
+        if cut and line and not header and line[0] not in "#-" and foreign not in line:
+            fields = line.split(cut)
+            if (
+                len(fields) == layout.num_columns
+                and "" not in fields
+                and len(sentence.rows) < MAX_WORDS
+            ):
                 sentence.rows.append(fields)
                 sentence.lines.append(number)
                 continue
         if line is None:
             sentence.broken = True
         elif not line or layout.is_blank(line) or line.startswith(DOCUMENT_MARK):
-            if not sentence.is_empty:
+            if sentence.rows or not sentence.is_empty:
                 example = _finish(sentence, layout, intake)
                 if example is not None:
                     yield example
@@ -87,20 +92,14 @@ def read_columns(file: TextFile, layout: ColumnLayout, intake: Intake) -> Iterat
             yield example
 
 
-def _plain_split(layout: ColumnLayout) -> Callable[[str], list[str] | None] | None:
-    """Return a fast way to cut the lines that hold no surprise; it gives None for the others."""
+def _plain_separator(layout: ColumnLayout) -> tuple[str, str]:
+    """Return what cuts the lines that hold no surprise, and what those do not hold.
+
+    Empty where every line must be looked at.
+    """
     if layout.indexed or layout.space is not None or layout.separator not in ("", "\t"):
-        return None
-    cut, foreign = ("\t", " ") if layout.separator else (" ", "\t")
-    num_columns = layout.num_columns
-
-    def split(line: str) -> list[str] | None:
-        if foreign in line:
-            return None
-        fields = line.split(cut)
-        return fields if len(fields) == num_columns and "" not in fields else None
-
-    return split
+        return "", ""
+    return ("\t", " ") if layout.separator else (" ", "\t")
 
 
 def _commented_text(value: str) -> str:
@@ -145,18 +144,20 @@ def _add(
 
 
 def _finish(sentence: _Sentence, layout: ColumnLayout, intake: Intake) -> Example | None:
-    rows, word, space = sentence.rows, layout.word, layout.space
-    if sentence.broken or not rows:
+    if sentence.broken or not sentence.rows:
         intake.drop(sentence.faults)
         return None
+    # Rows of as many cells each, says `_add`; to say `strict` takes as long as the rest.
+    columns = list(zip(*sentence.rows))  # noqa: B905
+    space = layout.space
     return tagged_example(
-        [row[word] for row in rows],
-        [[row[column] for row in rows] for column in layout.tags],
+        columns[layout.word],
+        [columns[column] for column in layout.tags],
         sentence.lines,
         layout.joining,
         layout.reading,
         intake,
         faults=sentence.faults,
-        glued=None if space is None else [glued(row[space]) for row in rows],
+        glued=None if space is None else [glued(cell) for cell in columns[space]],
         text=sentence.text,
     )

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 from bertfit.data.formats.intake import Intake
 from bertfit.data.formats.source import TextFile
@@ -16,6 +15,10 @@ _NUM_COLUMNS = 10
 _SPACED = Joining()
 
 
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal()
+
+
 def is_conllu(lines: Sequence[str]) -> bool:
     """Say whether lines that are not blank look like CoNLL-U."""
     rows = [line.split("\t") for line in lines if not line.startswith("#")]
@@ -23,17 +26,30 @@ def is_conllu(lines: Sequence[str]) -> bool:
     return bool(rows) and good >= 0.8 * len(rows)
 
 
-@dataclass(slots=True)
 class _Sentence:
-    line: int = 0
-    text: str | None = None
-    comments: dict[str, str] = field(default_factory=dict)
-    words: list[str] = field(default_factory=list)
-    upos: list[str] = field(default_factory=list)
-    glued: list[bool] = field(default_factory=list)
-    faults: list[Problem] = field(default_factory=list)
-    broken: bool = False
-    covered: int = 0  # the last id inside a multiword token
+    """The lines since the last blank one.
+
+    Attributes:
+        line: where its first word stands.
+        text: what a comment says the text is.
+        about: what other comments say.
+        words: of the text, and `upos` and `glued` beside them.
+        faults: what is wrong.
+        broken: a line could not be read at all.
+        covered: the last number inside a multiword token.
+    """
+
+    __slots__ = ("about", "broken", "covered", "faults", "glued", "line", "text", "upos", "words")
+
+    def __init__(self) -> None:
+        self.line = self.covered = 0
+        self.text: str | None = None
+        self.about: dict[str, str] = {}
+        self.words: list[str] = []
+        self.upos: list[str] = []
+        self.glued: list[bool] = []
+        self.faults: list[Problem] = []
+        self.broken = False
 
 
 def read_conllu(file: TextFile, task: Task, intake: Intake) -> Iterator[Example]:
@@ -61,9 +77,10 @@ def read_conllu(file: TextFile, task: Task, intake: Intake) -> Iterator[Example]
             sentence = _Sentence()
         elif line.startswith("#"):
             key, _equals, value = line[1:].partition("=")
-            sentence.comments[key.strip()] = value.strip()
             if key.strip() == "text":
                 sentence.text = value.removeprefix(" ")
+            elif key.strip() == "sent_id":
+                sentence.about["sent_id"] = value.strip()
         else:
             _add(sentence, line, number, intake)
     if sentence.words or sentence.broken or sentence.faults:
@@ -75,7 +92,7 @@ def read_conllu(file: TextFile, task: Task, intake: Intake) -> Iterator[Example]
 def _add(sentence: _Sentence, line: str, number: int, intake: Intake) -> None:
     sentence.line = sentence.line or number
     row = line.split("\t")
-    if len(row) != _NUM_COLUMNS or _ID.fullmatch(row[0]) is None:
+    if len(row) != _NUM_COLUMNS or not (_is_number(row[0]) or _ID.fullmatch(row[0])):
         message = _("a CoNLL-U word has 10 columns and begins with its number: {row}.").format(
             row=" ".join(row)[:60]
         )
@@ -118,7 +135,7 @@ def _finish(sentence: _Sentence, task: Task, intake: Intake) -> Example | None:
         words=spans,
         line=sentence.line,
         faults=sentence.faults,
-        extra={key: value for key, value in sentence.comments.items() if key == "sent_id"},
+        extra=sentence.about,
     )
 
 

@@ -1,17 +1,24 @@
-"""JSON as a stream of records: one a line, one array, or objects one after another."""
+"""JSON as a stream of records: one a line, one array, or objects one after another.
+
+A name that stands twice in one object is a fault: a decoder keeps the last of its values, and what
+the first one said would be gone without a word.
+"""
 
 import codecs
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from bertfit.data.formats.problems import ProblemLog
 from bertfit.data.formats.source import CHUNK_BYTES, MAX_LINE_BYTES, TextFile
+from bertfit.data.formats.span_records import describe
 from bertfit.language import _
 from bertfit.types import Problem
 
 JsonLine = tuple[int, Any, Problem | None]
+NAME_TWICE = "name-twice"  # the kind of the fault
 _SPACE = " \t\r\n"
 _BLANK = re.compile(f"[{_SPACE}]*")
 _SEPARATORS = re.compile(f"[{_SPACE},]*")
@@ -20,26 +27,61 @@ _SEPARATORS = re.compile(f"[{_SPACE},]*")
 def decode_json(text: str, path: str, line: int) -> tuple[Any, Problem | None]:
     """Decode one JSON value, or say what is wrong with it."""
     try:
-        value, end = _DECODER.raw_decode(text)
-        if end == len(text):
-            return value, None
-    except (ValueError, RecursionError):
-        pass  # white space before it, or a fault that is told below
-    try:
-        return _DECODER.decode(text), None
+        value = _whole_value(text)
+        name = _twice(value, text, 0, len(text))
     except (ValueError, RecursionError) as error:
         return None, _fault(error, path, line)
+    return (value, None) if name is None else (None, _ambiguous(name, path, line))
 
 
-def json_lines(
-    file: TextFile, log: ProblemLog, limit_bytes: int | None = None
-) -> Iterator[JsonLine]:
+def _whole_value(text: str) -> Any:
+    try:
+        value, end = _DECODER.raw_decode(text)
+        if end == len(text):
+            return value
+    except ValueError:
+        pass  # white space before it, or a fault that is told below
+    return _DECODER.decode(text)
+
+
+def _twice(value: Any, text: str, begin: int, end: int) -> str | None:
+    """Return a name that stands twice in one object of the text of a value; None where none does.
+
+    Most texts show that at once: they hold as many colons as the value has names.
+    """
+    num_colons = text.count(":", begin, end)
+    if num_colons == (len(value) if isinstance(value, dict) else 0) or num_colons == _names(value):
+        return None
+    found: list[str] = []
+
+    def look(pairs: list[tuple[str, Any]]) -> None:
+        counts = Counter(name for name, __ in pairs)
+        found.extend(name for name, count in counts.items() if count > 1)
+
+    json.JSONDecoder(object_pairs_hook=look).raw_decode(text, begin)
+    return found[0] if found else None
+
+
+def _names(value: Any) -> int:
+    """Count the names in all objects of a value."""
+    count, pending = 0, [value]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, dict):
+            count += len(each)
+            pending.extend(each.values())
+        elif isinstance(each, list):
+            pending.extend(each)
+    return count
+
+
+def json_lines(file: TextFile, log: ProblemLog) -> Iterator[JsonLine]:
     """Yield (line, value, fault) for a file with one JSON value a line; blank lines are nothing.
 
     A line that could not be read at all is reported by the file and has neither value nor fault.
     """
     path = str(file.path)
-    for number, line in file.lines(log, limit_bytes):
+    for number, line in file.lines(log):
         if line is None:
             yield number, None, None
         elif line.strip(_SPACE):
@@ -49,47 +91,44 @@ def json_lines(
             yield number, value, fault
 
 
-def json_document(file: TextFile, limit_bytes: int | None = None) -> Iterator[JsonLine]:
+def json_document(file: TextFile) -> Iterator[JsonLine]:
     """Yield the elements of a top-level array, or of objects that follow each other.
 
-    Only one element is held at a time, so a file of any size can be read. After a fault nothing
-    can be told about the rest of the file: the fault is the last thing yielded.
+    Only one element is held at a time, so a file of any size can be read. Behind what is no JSON
+    nothing can be told about the rest of the file: such a fault is the last thing yielded.
     """
+    path = str(file.path)
+    buffer = _Buffer(file)
     try:
-        yield from _document(_Buffer(file), str(file.path), limit_bytes)
+        in_array = buffer.take("[")
+        while ahead := buffer.ahead(_SEPARATORS):
+            if ahead == "]" and in_array:
+                buffer.take("]")
+                in_array = buffer.take("[")
+                continue
+            line = buffer.line
+            value, fault = buffer.value(line)
+            if value is None and fault is None:
+                fault = _null(path, line)
+            yield line, value, fault
+            if buffer.is_lost:
+                return
+        if in_array:
+            yield buffer.line, None, _cut_off(path, buffer.line)
     except _BadBytesError as error:
         message = _("not UTF-8 (0x{value}). Save the file as UTF-8.").format(
             value=error.value.hex()
         )
-        yield (
-            error.line,
-            None,
-            Problem(path=str(file.path), line=error.line, kind="bad-utf8", message=message),
-        )
-
-
-def _document(buffer: "_Buffer", path: str, limit_bytes: int | None) -> Iterator[JsonLine]:
-    in_array = buffer.take("[")
-    while True:
-        if buffer.at_end(_SEPARATORS):
-            if in_array:
-                yield buffer.line, None, _cut_off(path, buffer.line)
-            return
-        if in_array and buffer.ahead == "]":
-            buffer.take("]")
-            in_array = buffer.take("[")
-            continue
-        line = buffer.line
-        value, fault = buffer.value()
-        if value is None and fault is None:
-            fault = _null(path, line)
-        yield line, value, fault
-        if fault is not None or (limit_bytes is not None and buffer.consumed > limit_bytes):
-            return
+        fault = Problem(path=path, line=error.line, kind="bad-utf8", message=message)
+        yield error.line, None, fault
 
 
 class _Buffer:
-    """Text that has been read and not yet used, and the line where it begins."""
+    """Text that has been read, and how much of it was used.
+
+    Attributes:
+        is_lost: there was a fault, and where it ends is not known.
+    """
 
     def __init__(self, file: TextFile) -> None:
         self._path = str(file.path)
@@ -98,8 +137,15 @@ class _Buffer:
         self._text = ""
         self._at = 0
         self._ended = False
-        self.line = 1
-        self.consumed = 0
+        self._line, self._line_at = 1, 0  # the line of some place before `_at`
+        self.is_lost = False
+
+    @property
+    def line(self) -> int:
+        """The line of what is next."""
+        self._line += self._text.count("\n", self._line_at, self._at)
+        self._line_at = self._at
+        return self._line
 
     def _fill(self, size: int) -> bool:
         """Read at least `size` more bytes; False at the end of the file.
@@ -107,8 +153,9 @@ class _Buffer:
         Raises:
             _BadBytesError: bytes that are not UTF-8.
         """
+        line = self.line
         parts = [self._text[self._at :]]
-        self._at = 0
+        self._at = self._line_at = 0
         while size > 0 and not self._ended:
             chunk = next(self._chunks, b"")
             self._ended = not chunk
@@ -117,57 +164,50 @@ class _Buffer:
                 parts.append(self._decoder.decode(chunk, final=self._ended))
             except UnicodeDecodeError as error:
                 lines = chunk.count(b"\n", 0, error.start) + sum(p.count("\n") for p in parts)
-                raise _BadBytesError(self.line + lines, chunk[error.start : error.end]) from error
+                raise _BadBytesError(line + lines, chunk[error.start : error.end]) from error
         self._text = "".join(parts)
         return not self._ended or len(self._text) > len(parts[0])
 
-    def _use(self, end: int) -> None:
-        self.line += self._text.count("\n", self._at, end)
-        self.consumed += end - self._at
-        self._at = end
-
-    def at_end(self, skipped: "re.Pattern[str]" = _BLANK) -> bool:
-        """Skip white space, or what else is said; True if nothing follows."""
+    def ahead(self, skipped: "re.Pattern[str]" = _BLANK) -> str:
+        """Skip white space, or what else is said; return the character that is next, if any."""
         while True:
             match = skipped.match(self._text, self._at)
-            if match is not None and match.end() > self._at:
-                self._use(match.end())
+            assert match is not None, "to skip nothing is a match"
+            self._at = match.end()
             if self._at < len(self._text):
-                return False
+                return self._text[self._at]
             if not self._fill(CHUNK_BYTES):
-                return True
-
-    @property
-    def ahead(self) -> str:
-        """The character that is next; there is one, says `at_end`."""
-        return self._text[self._at]
+                return ""
 
     def take(self, character: str) -> bool:
         """Skip white space and this character, if it is next."""
-        if self.at_end() or self._text[self._at] != character:
+        if self.ahead() != character:
             return False
-        self._use(self._at + 1)
+        self._at += 1
         return True
 
-    def value(self) -> tuple[Any, Problem | None]:
-        """Decode the value that is next, reading as much as it needs."""
+    def value(self, line: int) -> tuple[Any, Problem | None]:
+        """Decode the value that is next and begins on this line, reading as much as it needs."""
         while True:
             try:
                 value, end = _DECODER.raw_decode(self._text, self._at)
+                name = _twice(value, self._text, self._at, end)
             except json.JSONDecodeError as error:
                 length = len(self._text) - self._at
-                if length > MAX_LINE_BYTES:
-                    return None, _too_long(self._path, self.line)
                 # Text that is cut inside a value fails near its end, or in a string without end.
                 cut = error.pos > len(self._text) - 16 or error.msg.startswith("Unterminated")
-                if cut and self._fill(max(length, CHUNK_BYTES)):
+                if length <= MAX_LINE_BYTES and cut and self._fill(max(length, CHUNK_BYTES)):
                     continue
-                line = self.line + self._text.count("\n", self._at, error.pos)
+                self.is_lost = True
+                if length > MAX_LINE_BYTES:
+                    return None, _too_long(self._path, line)
+                line += self._text.count("\n", self._at, error.pos)
                 return None, _fault(error, self._path, line)
             except (ValueError, RecursionError) as error:
-                return None, _fault(error, self._path, self.line)
-            self._use(end)
-            return value, None
+                self.is_lost = True
+                return None, _fault(error, self._path, line)
+            self._at = end
+            return (value, None) if name is None else (None, _ambiguous(name, self._path, line))
 
 
 class _BadBytesError(Exception):
@@ -192,6 +232,13 @@ def _fault(error: Exception, path: str, line: int) -> Problem:
         kind="bad-json",
         message=_("not valid JSON: {reason}.").format(reason=reason),
     )
+
+
+def _ambiguous(name: str, path: str, line: int) -> Problem:
+    message = _("{name} stands twice in one object. Leave the one that is meant.").format(
+        name=describe(name)
+    )
+    return Problem(path=path, line=line, kind=NAME_TWICE, message=message)
 
 
 def _null(path: str, line: int) -> Problem:

@@ -19,6 +19,7 @@ from bertfit.data.formats.word_records import (
     WordFindings,
     find_tags,
     find_tokens,
+    is_usual,
     may_hold_words,
     named_tags,
     with_words,
@@ -61,9 +62,22 @@ def read_records(
         if value is None:
             intake.drop([fault] if fault is not None else [])
             continue
-        for example in _examples(value, line, findings, intake, names):
-            if example is not None:
-                yield example
+        record, tokens_key = _as_mapping(value, findings.words)
+        if record is None:
+            message = _("a record is an object with a text, but this is {value}.").format(
+                value=describe(value)
+            )
+            intake.drop([intake.problem(line, "not-a-record", message)])
+            continue
+        if "data" in record and is_task(record):
+            yield from _task_examples(record, line, findings, intake)
+            continue
+        if tokens_key is not None:
+            example = word_example(record, tokens_key, line, findings.words, intake, names)
+        else:
+            example = _text_example(record, line, findings, intake)
+        if example is not None:
+            yield example
     if findings.spans.converted:
         intake.log.add(converted_note(intake, findings.spans.converted))
 
@@ -79,7 +93,7 @@ def _survey(
     texts: Counter[str] = Counter()
     spans: Counter[str] = Counter()
     for number, (_line, raw, _fault) in enumerate(islice(rows, SURVEYED_RECORDS)):
-        record, tokens_key = _as_mapping(raw)
+        record, tokens_key = _as_mapping(raw, found)
         if record is None:
             continue
         if is_task(record):
@@ -110,12 +124,14 @@ def _survey(
     return findings
 
 
-def _as_mapping(raw: Any) -> tuple[Mapping[str, Any] | None, str | None]:
+def _as_mapping(raw: Any, found: WordFindings) -> tuple[Mapping[str, Any] | None, str | None]:
     """Return the record as a mapping, and the key of its words; None for what is not there.
 
     spaCy's training data is `[text, {"entities": ...}]`.
     """
     if isinstance(raw, dict):
+        if found.tokens_key is not None and is_usual(raw, found):
+            return raw, found.tokens_key
         if not may_hold_words(raw):
             return raw, None
         tokens_key = find_tokens(raw)
@@ -131,43 +147,36 @@ def _as_mapping(raw: Any) -> tuple[Mapping[str, Any] | None, str | None]:
     return None, None
 
 
-def _examples(
-    raw: Any,
-    line: int,
-    findings: _Findings,
-    intake: Intake,
-    class_names: Mapping[str, Sequence[str]],
-) -> Sequence[Example | None]:
-    """Return the examples of one record; None for one that was refused."""
-    record, tokens_key = _as_mapping(raw)
-    if record is None:
-        message = _("a record is an object with a text, but this is {value}.").format(
-            value=describe(raw)
+def _task_examples(
+    task: Mapping[str, Any], line: int, findings: _Findings, intake: Intake
+) -> Iterator[Example]:
+    found = task_records(task)
+    if found is None:
+        intake.drop([_no_text(task, line, intake)])
+        return
+    if len(found) > 1:
+        message = _("{count} annotations of one task: each is read as a record.").format(
+            count=len(found)
         )
-        intake.drop([intake.problem(line, "not-a-record", message)])
-        return ()
-    if is_task(record):
-        found = task_records(record)
-        if found is None:
-            intake.drop([_no_text(record, line, intake)])
-            return ()
-        if len(found) > 1:
-            message = _("{count} annotations of one task: each is read as a record.").format(
-                count=len(found)
-            )
-            intake.log.add(intake.problem(line, "several-annotations", message, "note"))
-        return [span_example(each, line, findings.spans, intake) for each in found]
-    if tokens_key is not None:
-        return (word_example(record, tokens_key, line, findings.words, intake, class_names),)
+        intake.log.add(intake.problem(line, "several-annotations", message, "note"))
+    for each in found:
+        example = span_example(each, line, findings.spans, intake)
+        if example is not None:
+            yield example
+
+
+def _text_example(
+    record: Mapping[str, Any], line: int, findings: _Findings, intake: Intake
+) -> Example | None:
     text_key = findings.text_key
     if not isinstance(record.get(text_key or ""), str):
         text_key = find_text(record)
     if text_key is None:
         intake.drop([_no_text(record, line, intake)])
-        return ()
+        return None
     spans_key = findings.spans_key if findings.spans_key in record else find_spans(record)
     taken = span_record(record, text_key, spans_key if spans_key != text_key else None)
-    return (span_example(taken, line, findings.spans, intake),)
+    return span_example(taken, line, findings.spans, intake)
 
 
 def _no_text(record: Mapping[str, Any], line: int, intake: Intake) -> Problem:

@@ -17,7 +17,7 @@ from bertfit.data.formats.words import Joining, join_words, survey_joining
 from bertfit.data.tags import count_orphans
 from bertfit.errors import DataError
 from bertfit.language import _
-from bertfit.types import Entity, Example
+from bertfit.types import Entity, Example, Problem
 
 # What a file of words is called, and its file of tags.
 _PARTNERS = (
@@ -36,7 +36,10 @@ _PARTNERS = (
 _OUTSIDE = ("o", "O")
 _SAMPLED_LINES = 1000
 # The corpus of the People's Daily brackets compounds: `[中央/n 电视台/n]nt`.
-_SLASHED = re.compile(r"(?:\[(?=[^/]))?(.+)/([^/\]]{1,24})(?:\][A-Za-z]{1,4})?", re.DOTALL)
+_MAX_TAG = 24
+_SLASHED = re.compile(
+    rf"(?:\[(?=[^/]))?(.+)/([^/\]]{{1,{_MAX_TAG}}})(?:\][A-Za-z]{{1,4}})?", re.DOTALL
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +86,7 @@ def read_segmented(file: TextFile, how: LineReading, intake: Intake) -> Iterator
         words = cells(line)
         if words:
             text, spans = join_words(words, how.joining)
-            entities = tuple(Entity(start=a, end=b, label=WORD_LABEL) for a, b in spans)
+            entities = tuple([Entity(start=a, end=b, label=WORD_LABEL) for a, b in spans])
             example = intake.admit(
                 text=text, entities=entities, words=spans, line=number, faults=[]
             )
@@ -114,16 +117,19 @@ def read_slashed(file: TextFile, how: LineReading, intake: Intake) -> Iterator[E
         if line is None:
             intake.drop()
             continue
-        pairs = [(cell, _slashed(cell)) for cell in cells(line)]
-        if not pairs:
-            continue
-        faults = []
-        for cell, pair in pairs:
+        faults: list[Problem] = []
+        words: list[str] = []
+        tags: list[str] = []
+        for cell in cells(line):
+            pair = _slashed(cell)
             if pair is None:
                 message = _("'{cell}' has no tag: write word/tag.").format(cell=cell[:60])
                 faults.append(intake.problem(number, "no-tag", message))
-        words = [pair[0] if pair else cell for cell, pair in pairs]
-        tags = [pair[1] if pair else "O" for _cell, pair in pairs]
+                pair = cell, "O"
+            words.append(pair[0])
+            tags.append(pair[1])
+        if not words:
+            continue
         if how.segments:
             tags = ["O" if tag in _OUTSIDE else f"B-{tag}" for tag in tags]
         example = tagged_example(
@@ -140,6 +146,9 @@ def read_slashed(file: TextFile, how: LineReading, intake: Intake) -> Iterator[E
 
 
 def _slashed(cell: str) -> tuple[str, str] | None:
+    if "[" not in cell and "]" not in cell:
+        word, __, tag = cell.rpartition("/")
+        return (word, tag) if word and 0 < len(tag) <= _MAX_TAG else None
     match = _SLASHED.fullmatch(cell)
     return (match.group(1), match.group(2)) if match else None
 

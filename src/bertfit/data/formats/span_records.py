@@ -141,10 +141,11 @@ def _is_table(value: Any) -> bool:
 def span_record(record: Mapping[str, Any], text_key: str, spans_key: str | None) -> SpanRecord:
     """Take a record apart."""
     text = record[text_key]
-    extra = {key: value for key, value in record.items() if key not in (text_key, spans_key)}
-    stored = record[spans_key] if spans_key is not None else None
+    extra = dict(record)
+    del extra[text_key]
+    stored = extra.pop(spans_key) if spans_key is not None else None
     if stored is None:
-        return SpanRecord(text=text, spans=None, inclusive=False, faults=[], extra=extra)
+        return SpanRecord(text, None, False, [], extra)
     spans: list[StoredSpan] = []
     faults: list[tuple[str, str]] = []
     is_table = isinstance(stored, dict)
@@ -156,7 +157,7 @@ def span_record(record: Mapping[str, Any], text_key: str, spans_key: str | None)
             spans.extend(found)
     if not isinstance(stored, list | dict):
         faults.append(("bad-spans", describe(stored)))
-    return SpanRecord(text=text, spans=spans, inclusive=is_table, faults=faults, extra=extra)
+    return SpanRecord(text, spans, is_table, faults, extra)
 
 
 def _table_items(table: Mapping[str, Any]) -> Iterator[Any]:

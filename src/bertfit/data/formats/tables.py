@@ -7,15 +7,22 @@ import ast
 import csv
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bertfit.data.formats.column_layout import is_tag
-from bertfit.data.formats.json_values import decode_json
+from bertfit.data.formats.json_values import NAME_TWICE, decode_json
 from bertfit.data.formats.problems import ProblemLog
 from bertfit.data.formats.source import MAX_LINE_BYTES, TextFile
-from bertfit.data.formats.span_records import SPAN_KEYS, TAG_KEYS, TEXT_KEYS, TOKEN_KEYS
+from bertfit.data.formats.span_records import (
+    SPAN_KEYS,
+    TAG_KEYS,
+    TEXT_KEYS,
+    TOKEN_KEYS,
+    describe,
+)
 from bertfit.errors import DataError
 from bertfit.language import _
 from bertfit.types import Problem
@@ -55,6 +62,7 @@ def is_token_table(names: Sequence[str]) -> bool:
 
 def csv_rows(file: TextFile, delimiter: str, log: ProblemLog) -> Iterator[Row]:
     """Yield (line, record, fault); cells that hold lists or objects are decoded."""
+    path = str(file.path)
     names: list[str] = []
     decoded: list[tuple[int, str, str]] = []  # the columns that are no plain text
     for line, row, fault in _csv_lines(file, delimiter, log):
@@ -65,10 +73,13 @@ def csv_rows(file: TextFile, delimiter: str, log: ProblemLog) -> Iterator[Row]:
             keyed = enumerate(zip(names, map(str.lower, names), strict=True))
             decoded = [(place, *pair) for place, pair in keyed if pair[1] not in _TEXTS]
         else:
-            record: dict[str, Any] = dict(zip(names, row, strict=True))
+            # `_csv_lines` gives as many cells as names; to say `strict` takes as long as the rest.
+            record: dict[str, Any] = dict(zip(names, row))  # noqa: B905
             for place, name, key in decoded:
-                record[name] = _cell(key, row[place])
-            yield line, record, None
+                record[name], fault = _cell(key, row[place], path, line)
+                if fault is not None:
+                    break
+            yield line, record if fault is None else None, fault
 
 
 def _csv_lines(
@@ -93,6 +104,7 @@ def _csv_lines(
         for row in reader:
             if not names:
                 names = [name.strip() for name in row]
+                _refuse_twins(names, f"{path}:{line}")
                 if names:
                     yield line, names, None
             elif holes and not holes.isdisjoint(range(line, reader.line_num + 1)):
@@ -107,6 +119,21 @@ def _csv_lines(
         yield line, None, Problem(path=path, line=line, kind="bad-csv", message=message)
 
 
+def _refuse_twins(names: Sequence[str], place: str) -> None:
+    """Refuse a table of which one column would hide another.
+
+    Raises:
+        DataError: two columns have one name.
+    """
+    twin = next((name for name, count in Counter(names).items() if name and count > 1), None)
+    if twin is not None:
+        raise DataError(
+            _("{place}: two columns are called {name}. Give one of them another name.").format(
+                place=place, name=describe(twin)
+            )
+        )
+
+
 def _wrong_count(row: Sequence[str], names: Sequence[str], path: str, line: int) -> Problem:
     message = _("{found} cells where the header has {expected}.").format(
         found=len(row), expected=len(names)
@@ -114,26 +141,38 @@ def _wrong_count(row: Sequence[str], names: Sequence[str], path: str, line: int)
     return Problem(path=path, line=line, kind="column-count", message=message)
 
 
-def _cell(key: str, cell: str) -> Any:
-    """Decode a cell: JSON, a Python or NumPy list, tags between spaces, or a plain string."""
+def _cell(key: str, cell: str, path: str, line: int) -> tuple[Any, Problem | None]:
+    """Decode a cell: JSON, a Python or NumPy list, tags between spaces, or a plain string.
+
+    Returns:
+        The value, and a fault where it has two meanings.
+    """
+    if cell[:1] in ("[", "{"):
+        value, fault = decode_json(cell, path, line)
+        if fault is None:
+            return value, None
+        return (None, fault) if fault.kind == NAME_TWICE else (_not_json(cell), None)
+    return _plain_cell(key, cell), None
+
+
+def _plain_cell(key: str, cell: str) -> str | list[str] | None:
     if not cell and key in _LISTS:
         return None
-    if cell[:1] in ("[", "{"):
-        value, fault = decode_json(cell, "", 0)
-        if fault is None:
-            return value
-        strings = [match.group(1) or match.group(2) or "" for match in _STRING.finditer(cell)]
-        rest = _STRING.sub("", cell)
-        if len(strings) > 1 and "," not in rest and "{" not in rest:
-            return strings  # NumPy: ['a' 'b']
-        try:
-            return ast.literal_eval(cell)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            return cell
     if key in _TAGS:
         tags = cell.split()
         return tags if len(tags) > 1 and all(is_tag(tag) for tag in tags) else cell
     return cell.split(" ") if key in _WORDS else cell
+
+
+def _not_json(cell: str) -> Any:
+    strings = [match.group(1) or match.group(2) or "" for match in _STRING.finditer(cell)]
+    rest = _STRING.sub("", cell)
+    if len(strings) > 1 and "," not in rest and "{" not in rest:
+        return strings  # NumPy: ['a' 'b']
+    try:
+        return ast.literal_eval(cell)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return cell
 
 
 def token_rows(file: TextFile, delimiter: str, log: ProblemLog) -> Iterator[Row]:
@@ -185,6 +224,7 @@ def parquet_rows(path: Path) -> tuple[Iterator[Row], ClassNames]:
         file = pyarrow.parquet.ParquetFile(path)
     except (pyarrow.ArrowException, OSError) as error:
         raise _damaged(path, error) from error
+    _refuse_twins(file.schema_arrow.names, str(path))
     batches = file.iter_batches(batch_size=_BATCH_ROWS)
     return _batch_rows(path, batches), class_names(file.schema_arrow.metadata)
 
@@ -209,6 +249,7 @@ def arrow_rows(path: Path) -> tuple[Iterator[Row], ClassNames]:
             batches = iter(reader)
     except (pyarrow.ArrowException, OSError) as error:
         raise _damaged(path, error) from error
+    _refuse_twins(reader.schema.names, str(path))
     return _batch_rows(path, batches), class_names(reader.schema.metadata)
 
 
@@ -220,10 +261,11 @@ def _batch_rows(path: Path, batches: Iterator[Any]) -> Iterator[Row]:
         for batch in batches:
             # pyarrow believes the offsets of a file, and a damaged one crashes the process.
             batch.validate(full=True)
+            has_nulls = any(column.null_count for column in batch.columns)
             for start in range(0, batch.num_rows, _BATCH_ROWS):
                 for row in batch.slice(start, _BATCH_ROWS).to_pylist():
                     number += 1
-                    yield number, _without_nulls(row), None
+                    yield number, _without_nulls(row) if has_nulls else row, None
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
         # The last two: text that is not UTF-8, and dates beyond the year 9999.
         raise _damaged(path, error) from error

@@ -119,7 +119,7 @@ def tagged_example(
         word_spans = aligned
     entities: tuple[Entity, ...] | None = None
     if reading.task == "segmentation" and not _says_words(reading, layers):
-        entities = tuple(Entity(start=a, end=b, label=WORD_LABEL) for a, b in word_spans)
+        entities = tuple([Entity(start=a, end=b, label=WORD_LABEL) for a, b in word_spans])
     elif layers:
         found: list[Span] = []
         for tags in layers:
@@ -130,6 +130,8 @@ def tagged_example(
                 Entity(start=word_spans[start][0], end=word_spans[end - 1][1], label=label)
                 for start, end, label in found
             ]
+            if found
+            else ()
         )
     return intake.admit(
         text=text,

@@ -21,7 +21,7 @@ from bertfit.language import _
 from bertfit.types import Example
 
 _TAG_KEYS = frozenset(TAG_KEYS)
-_STRINGS = {str}
+_STRINGS = frozenset((str,))
 _EMPTY_TOKENS = ("tokens", "words")  # where an empty list is a sentence without words
 
 
@@ -40,6 +40,17 @@ class WordFindings:
     tags_key: str | None = None
     joining: Joining = field(default_factory=Joining)
     reading: TagReading = field(default_factory=TagReading)
+
+
+def is_usual(record: Mapping[str, Any], found: WordFindings) -> bool:
+    """Say whether a record is words and tags where the file has them, and nothing beside.
+
+    Nothing else can be meant by it, so that the other fields of other records cost it no time.
+    """
+    words = record.get(found.tokens_key or "")
+    return (
+        len(record) == 2 and _is_words(words) and isinstance(record.get(found.tags_key or ""), list)
+    )
 
 
 def may_hold_words(record: Mapping[str, Any]) -> bool:
@@ -81,7 +92,7 @@ def with_words(record: Mapping[str, Any]) -> tuple[Mapping[str, Any], str | None
 def _is_words(value: Any) -> bool:
     if not isinstance(value, list) or not value or not isinstance(value[0], str):
         return False
-    return set(map(type, value)) == _STRINGS
+    return _STRINGS.issuperset(map(type, value))
 
 
 def find_tokens(record: Mapping[str, Any]) -> str | None:
@@ -206,9 +217,9 @@ def word_example(
             "tag for every word, or a text with spans of characters."
         ).format(key=spans_key)
         faults.append(intake.problem(line, "word-spans", message))
-    extra = {
-        key: value for key, value in record.items() if key not in (tokens_key, findings.tags_key)
-    }
+    extra = dict(record)
+    del extra[tokens_key]
+    extra.pop(findings.tags_key or "", None)
     return tagged_example(
         words,
         [tags] if isinstance(tags, list) and not faults else [],
