@@ -22,6 +22,16 @@ ROUNDS = 3  # of the job's steps or batches; the peak is steady by then
 
 MODELS = {
     "bert": ("Bert", dict(vocab_size=21128)),
+    "bert-large": (
+        "Bert",
+        dict(
+            vocab_size=21128,
+            hidden_size=1024,
+            num_hidden_layers=24,
+            num_attention_heads=16,
+            intermediate_size=4096,
+        ),
+    ),
     "distilbert": ("DistilBert", dict(vocab_size=30522)),
     "roberta": ("Roberta", dict(vocab_size=50265, max_position_embeddings=514, type_vocab_size=1)),
     "electra": (
@@ -79,6 +89,8 @@ HOST_STATE = [
     ("modernbert", {"precision": "bf16", "steps": [[[4, 77], [8, 40]]], "sm": "12.0"}),
     ("albert", {"precision": "fp16", "lora_rank": 0}),
     ("distilbert", {"precision": "bf16", "checkpointed_layers": 3}),
+    ("bert-large", {"precision": "fp16", "steps": [[[8, 512]], [[4, 512]]],
+                    "checkpointed_layers": 24}),
 ]  # fmt: skip
 
 

@@ -13,8 +13,10 @@ from bertfit.engine.host_state import held_bytes
 from bertfit.engine.transfer import CARD_CHUNKS, CHUNK_BYTES, HOST_CHUNKS
 from bertfit.engine.weights import stored_bytes
 from bertfit.memory.device import resolve_device
+from bertfit.planning import levers
 from bertfit.planning.estimate import estimate_memory, simulate
 from bertfit.planning.levers import TrainSettings
+from bertfit.planning.mixed_steps import StepFamily
 from bertfit.planning.shapes import ShapeFamily
 from bertfit.types import MemoryEstimate
 
@@ -82,10 +84,41 @@ def test_a_job_that_writes_no_checkpoints_needs_no_copy_for_them(host_state: boo
     assert replace(never, host_bytes=saving.host_bytes) == saving, "nothing else changes"
 
 
-def test_a_family_of_shapes_knows_the_lever() -> None:
+def after_the_forward(layers: int) -> int:
+    """Return the bytes on the card when the first backward begins."""
+    trace = simulate(bert, settings((8, 64), checkpointed_layers=layers), CARD).trace
+    live = 0
+    for entry in trace.stream:
+        block = entry if entry >= 0 else ~entry
+        if trace.places[block][0] == "backward":
+            return live
+        live += trace.sizes[block] if entry >= 0 else -trace.sizes[block]
+    raise AssertionError("there is no backward")
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_inputs_of_layers_computed_twice_wait_on_the_host(
+    layers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = 8 * 64 * 128 * 4
+    without = after_the_forward(layers)
+    pinned = need((8, 64), checkpointed_layers=layers).pinned_bytes
+    assert pinned == need().pinned_bytes + {1: 1, 2: 2, 3: 4}[layers] * row  # a power of two
+    monkeypatch.setattr(levers, "keep_inputs_on_host", lambda layers: None)
+    assert after_the_forward(layers) - without == layers * row
+
+
+@pytest.mark.parametrize("layers", [0, 3])
+def test_a_family_of_shapes_knows_the_lever(layers: int) -> None:
     def at(shape: tuple[int, int]) -> TrainSettings:
-        return settings(shape, shape)
+        return settings(shape, shape, checkpointed_layers=layers)
 
     family = ShapeFamily(bert, at, CARD)
     assert family.estimate((3, 40)) == estimate_memory(bert, at((3, 40)), CARD)
     assert family.estimate((7, 56)) == estimate_memory(bert, at((7, 56)), CARD)
+
+
+@pytest.mark.parametrize("layers", [0, 1, 2, 3])
+def test_steps_of_any_shapes_know_the_lever(layers: int) -> None:
+    job = settings((4, 32), (2, 40), (4, 32), checkpointed_layers=layers)
+    assert StepFamily(bert, job, CARD).estimate(job.steps) == estimate_memory(bert, job, CARD)

@@ -77,5 +77,5 @@ def settle_by_clock(
 
 
 def _take(steps: Steps, candidate: Candidate) -> None:
-    set_checkpointed(steps.model, candidate.checkpointed_layers)
+    set_checkpointed(steps.model, candidate.checkpointed_layers, host_state=candidate.host_state)
     steps.micro_batch_tokens = candidate.micro_batch_tokens

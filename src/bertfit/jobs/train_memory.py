@@ -24,7 +24,12 @@ from bertfit.jobs.train_plan import Settled
 from bertfit.language import _
 from bertfit.models.head import head_parameters
 from bertfit.models.tagger import Tagger
-from bertfit.planning.levers import TrainSettings, encoder_layers, prepare_model
+from bertfit.planning.levers import (
+    TrainSettings,
+    encoder_layers,
+    prepare_model,
+    set_checkpointed,
+)
 
 
 def make_steps(
@@ -77,7 +82,7 @@ def make_steps(
         seed=job.seed,
         card=place.gauge,
         micro_batch_tokens=settled.micro_batch_tokens,
-        relieve=lambda: _checkpoint_layers(tagger, say),
+        relieve=lambda: _checkpoint_layers(tagger, say, host_state=settings.host_state),
         step=stops.between_micro_batches(place.step),
         gradients=place.gradients,
         packed=packed,
@@ -159,14 +164,11 @@ def default_learning_rate(model: nn.Module, lora_rank: int = 0) -> float:
     return float(min(2e-3, 10 * rate) if lora_rank else rate)
 
 
-def _checkpoint_layers(tagger: Tagger, say: Say) -> bool:
+def _checkpoint_layers(tagger: Tagger, say: Say, *, host_state: bool) -> bool:
     """Compute every layer's activations twice, so that one window needs a fraction of them."""
     layers = len(encoder_layers(tagger.model))
-    settings = TrainSettings(
-        steps=(((1, 1),),), num_tags=len(tagger.scheme.tags), checkpointed_layers=layers
-    )
     try:
-        prepare_model(tagger.model, settings)
+        set_checkpointed(tagger.model, layers, host_state=host_state)
     except ConfigError:  # a model without it
         return False
     say(

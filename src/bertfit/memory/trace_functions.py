@@ -195,8 +195,7 @@ def _empty(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> obj
         return func(*args, **{**kwargs, "device": to_meta(kwargs.get("device"))})
     with _disable_current_modes():
         pinned: Tensor = func(*args, **{**kwargs, "device": META, "pin_memory": False})
-    # CachingHostAllocatorImpl.h: to the next power of two.
-    face.recorder.pinned_bytes += 1 << (pinned.untyped_storage().nbytes() - 1).bit_length()
+    face.recorder.pinned.append(pinned.untyped_storage().nbytes())
     return pinned
 
 

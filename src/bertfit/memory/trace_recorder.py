@@ -53,7 +53,7 @@ class Recorder:
         self.attention_kernels: set[str] = set()
         self.names: dict[int, str] = {}
         self.closed = False
-        self.pinned_bytes = 0
+        self.pinned: list[int] = []  # bytes of each block of pinned host memory that was asked for
         self._module_starts: list[int] = []
         self._module_names: list[str] = []
 
@@ -120,6 +120,14 @@ class Recorder:
     def on_card(self, tensor: Tensor) -> bool:
         """Say whether a meta tensor stands for memory of the card (else of the host)."""
         return tensor.untyped_storage()._cdata in self.live
+
+    @property
+    def pinned_bytes(self) -> int:
+        """What torch pins of the host's memory for all that was asked for.
+
+        Source: CachingHostAllocatorImpl.h, to the next power of two.
+        """
+        return sum(1 << (size - 1).bit_length() for size in self.pinned)
 
     def block_of(self, tensor: Tensor) -> int | None:
         """Return the block that holds a tensor."""

@@ -94,6 +94,8 @@ class StepCost:
         # Gradients leave while the backward goes on, and are added up on the host meanwhile.
         self._host_micro_batch = max(crossing, weights * ADD_BYTES / HOST_BANDWIDTH)
         self._host_update = crossing + weights * ADAMW_BYTES / HOST_BANDWIDTH
+        # What enters a layer, once each way, for each token: copied on the stream that computes.
+        self._layer_input = 2 * samples[0].layer_input_bytes / BUS_BANDWIDTH
         # Every tensor is copied on its own, and the host waits for the last.
         self._host_launches = samples[0].num_tensors * LAUNCH_SECONDS
         self._known: dict[tuple[Shape, bool, int], float] = {}
@@ -120,7 +122,10 @@ class StepCost:
                 self._known[key] = part.seconds(shape, self.rates, checkpointed_layers)
             computing = self._known[key]
             if host_state:
-                computing = max(computing + self._host_launches, self._host_micro_batch)
+                leaving = checkpointed_layers * shape[0] * shape[1] * self._layer_input
+                computing = max(
+                    computing + leaving + self._host_launches, self._host_micro_batch + leaving
+                )
             total += computing
         return total
 

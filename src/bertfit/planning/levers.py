@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from bertfit.config import Attention, OptimizerName, Precision
+from bertfit.engine.layer_inputs import keep_inputs_on_host
 from bertfit.engine.weights import store_all, store_as_multiplied
 from bertfit.errors import ConfigError
 from bertfit.language import _
@@ -41,7 +42,8 @@ class TrainSettings:
         frozen_layers: so many of the encoder's first layers are not trained.
         lora_rank: of adapters, which are trained in place of the encoder; 0 is without.
         first_layers: so many of the encoder's layers are kept; None keeps all.
-        host_state: fp32 weights, gradients and optimizer state lie on the host.
+        host_state: fp32 weights, gradients and optimizer state lie on the host, and so do the
+            inputs of layers that are computed twice, until the backward needs them.
         expandable_segments: as in `PYTORCH_ALLOC_CONF`.
         saves: checkpoints are written, from a copy in the host's memory.
     """
@@ -188,7 +190,7 @@ def prepare_model(model: nn.Module, settings: TrainSettings) -> None:
                 )
         for layer in layers[: settings.frozen_layers]:
             layer.requires_grad_(False)
-        _checkpoint(model, layers, settings.checkpointed_layers)
+        _checkpoint(model, layers, settings.checkpointed_layers, settings.host_state)
     if settings.pure_16bit:
         store_all(model, settings.precision)
 
@@ -288,20 +290,25 @@ def _embeddings(model: nn.Module) -> nn.Module:
     return found
 
 
-def set_checkpointed(model: nn.Module, count: int) -> None:
+def set_checkpointed(model: nn.Module, count: int, *, host_state: bool = False) -> None:
     """Have so many of the first layers computed twice from now on, of a model that is prepared.
+
+    Args:
+        model: a token classifier.
+        count: of layers.
+        host_state: what can lie on the host does, their inputs too.
 
     Raises:
         ConfigError: a model without checkpointing.
     """
-    _checkpoint(model, encoder_layers(model), count)
+    _checkpoint(model, encoder_layers(model), count, host_state)
     if not count:
         for module in model.modules():
             if hasattr(module, "gradient_checkpointing"):
                 module.gradient_checkpointing = False  # type: ignore[assignment]
 
 
-def _checkpoint(model: nn.Module, layers: list[nn.Module], count: int) -> None:
+def _checkpoint(model: nn.Module, layers: list[nn.Module], count: int, host_state: bool) -> None:
     if not count:
         return
     if not getattr(model, "supports_gradient_checkpointing", False):
@@ -315,3 +322,5 @@ def _checkpoint(model: nn.Module, layers: list[nn.Module], count: int) -> None:
     (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})  # type: ignore[operator]
     for layer in layers[count:]:
         layer.gradient_checkpointing = False  # type: ignore[assignment]
+    if host_state:
+        keep_inputs_on_host(layers[:count])

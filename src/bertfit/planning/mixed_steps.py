@@ -69,7 +69,8 @@ class StepFamily:
         self.num_traces = 0
         self._num_layers = 0
         self._layer_of: dict[str, int] = {}
-        self._host_bytes = self._pinned_bytes = 0
+        self._host_bytes = 0
+        self._pinned: dict[tuple[Shape, int], list[int]] = {}
         self._asked: dict[tuple[object, int], int] = defaultdict(int)
         self._templates: dict[tuple[object, int], Template | None] = {}
         self._pieces: dict[tuple[Shape, int], Pieces] = {}
@@ -102,7 +103,8 @@ class StepFamily:
             peak = allocator.peak_reserved_bytes
         simulation.finish()
         simulation.host_bytes = self._host_bytes
-        whole.trace.pinned_bytes = self._pinned_bytes
+        shapes = {shape for step in steps for shape in step}
+        whole.trace.pinned = max((self._pinned[shape, count] for shape in shapes), key=sum)
         return simulation
 
     def _round(self, steps: Steps, count: int, *, is_first: bool) -> Iterator[list[Event]]:
@@ -118,7 +120,10 @@ class StepFamily:
     def _of(self, shape: Shape, count: int) -> Pieces:
         known = self._pieces.get((shape, count))
         if known is None:
-            known = self._joined(shape, count) or _cut(*self._trace_or_replay(shape, count))
+            known = self._joined(shape, count)
+            if known is None:
+                trace, marks = self._trace_or_replay(shape, count)
+                known, self._pinned[shape, count] = _cut(trace, marks), trace.pinned
             self._pieces[shape, count] = known
         return known
 
@@ -136,6 +141,11 @@ class StepFamily:
                 self._num_layers = 0  # the next number of layers is traced at once
                 return None
             pieces[name] = joined
+        # Rows for the inputs of layers, where they go to the host.
+        lasting, rows = (self._pinned[shape, known] for known in (0, self._num_layers))
+        self._pinned[shape, count] = lasting + [
+            size * count // self._num_layers for size in rows[len(lasting) :]
+        ]
         return pieces
 
     def _learn_layers(self) -> None:
@@ -190,7 +200,6 @@ class StepFamily:
             next(rounds)
             trace.mark("end")  # before the weights go
         self._host_bytes = host_bytes(model, settings, trace.bytes_of("optimizer_state"))
-        self._pinned_bytes = trace.pinned_bytes
         return trace
 
 

@@ -98,7 +98,9 @@ class Planner:
         """Return about what must be free on the card."""
         if candidate.host_state not in self._screens:
             samples = self._samples(candidate, with_work=False)
-            self._screens[candidate.host_state] = Screen(samples)
+            self._screens[candidate.host_state] = Screen(
+                samples, host_state=candidate.host_state
+            )
         screen = self._screens[candidate.host_state]
         hardest = hardest_step(self.facts, candidate.micro_batch_tokens)
         about = max(screen.about_bytes(s, candidate.checkpointed_layers) for s in hardest)

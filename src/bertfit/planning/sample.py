@@ -46,6 +46,11 @@ class Sample:
     num_trained: int
     num_tensors: int
 
+    @property
+    def layer_input_bytes(self) -> int:
+        """What goes from layer to layer for each token: fp32, which autocast leaves as it is."""
+        return 4 * self.width
+
     def layer_of(self, module: str) -> int:
         """Return the layer that a module is part of; -1 for none."""
         while module:

@@ -10,17 +10,17 @@ import numpy as np
 from bertfit.planning.levers import Shape
 from bertfit.planning.sample import Sample, features, solve
 
-_FP32_BYTES = 4  # autocast leaves what goes from layer to layer in fp32
-
 
 class Screen:
     """About what is allocated at the peak of a second micro-batch; the allocator rounds that up.
 
     Args:
         samples: of the step, with nothing computed twice.
+        host_state: inputs of layers computed twice leave the card.
     """
 
-    def __init__(self, samples: Sequence[Sample]) -> None:
+    def __init__(self, samples: Sequence[Sample], *, host_state: bool = False) -> None:
+        self._host_state = host_state
         self.num_layers = max(1, len(samples[0].layers))
         self._multiples = solve(samples, [np.array(_held(sample), float) for sample in samples])
 
@@ -30,7 +30,8 @@ class Screen:
         layer = inside / self.num_layers
         # The first layers are computed again when those above them have let go.
         kept = max(layer * (self.num_layers - checkpointed_layers), layer)
-        in_layers = before + outside + kept + entering * checkpointed_layers + above
+        waiting = min(checkpointed_layers, 1) if self._host_state else checkpointed_layers
+        in_layers = before + outside + kept + entering * waiting + above
         return int(max(in_layers, below))
 
 
@@ -73,5 +74,5 @@ def _held(sample: Sample) -> tuple[int, int, int, int, int, int]:
                 below = max(below, level)
     inside = {block for block in left if sample.layer_of(trace.places[block][1]) >= 0}
     held = [sum(map(size.__getitem__, part)) for part in (before, left - inside, inside)]
-    entering = sample.shape[0] * sample.shape[1] * sample.width * _FP32_BYTES
+    entering = sample.shape[0] * sample.shape[1] * sample.layer_input_bytes
     return held[0], held[1], held[2], entering, max(0, highest - sum(held)), below

@@ -118,6 +118,7 @@ class Template:
         rules: block -> rule and its varying arguments as multiples.
         slots: position in the stream -> what is left out there, and the rule's arguments.
         rounds: positions in the stream where a round of the program ends.
+        pinned: (factor, feature) of each block of the host's pinned memory.
     """
 
     trace: Recorder
@@ -126,6 +127,7 @@ class Template:
     rules: dict[int, tuple[SizeRule, Varying]]
     slots: dict[int, tuple[Slot, Varying]]
     rounds: frozenset[int]
+    pinned: tuple[tuple[int, int], ...]
 
     def holds(self, shape: Shape) -> bool:
         """Say whether the same blocks are there: a rule may give nothing for some shapes."""
@@ -146,7 +148,7 @@ class Template:
         new.categories = list(old.categories)
         new.places = list(old.places)
         new.ops = list(old.ops)
-        new.pinned_bytes = old.pinned_bytes
+        new.pinned = [factor * int(products[column]) for factor, column in self.pinned]
         rounds = []
         skip = 0
         held: list[int] = []
@@ -216,6 +218,14 @@ def fit(traces: list[Recorder], shapes: list[Shape]) -> Template | None:
         if found is None:
             return None
         factors[block], columns[block] = found
+    if any(len(trace.pinned) != len(first.pinned) for trace in traces):
+        return None
+    pinned: list[tuple[int, int]] = []
+    for sizes in zip(*(trace.pinned for trace in traces), strict=True):
+        found = _fit(list(sizes), table)
+        if found is None:
+            return None
+        pinned.append(found)
     slots: dict[int, tuple[Slot, Varying]] = {}
     for group in zip(*(trace.slots for trace in traces), strict=True):
         varying = _fit_rule([slot.rule for slot in group], table)
@@ -229,6 +239,7 @@ def fit(traces: list[Recorder], shapes: list[Shape]) -> Template | None:
         rules=rules,
         slots=slots,
         rounds=frozenset(position for position, _name in first.marks),
+        pinned=tuple(pinned),
     )
 
 
