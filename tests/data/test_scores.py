@@ -1,5 +1,3 @@
-import time
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -171,15 +169,14 @@ def test_word_segmentation_has_the_f1_of_words() -> None:
     assert found.micro.recall == pytest.approx(1 / 2)
 
 
-def test_a_long_text_with_many_entities_is_scored_in_linear_time() -> None:
+# Were all entities compared with all, this would take minutes; see `test_span_tree.py`.
+def test_a_long_text_with_many_entities_is_scored() -> None:
     gold = entities(*((i, i + 2, "A") for i in range(0, 60_000, 3)))
     predicted = entities(*((i, i + 1 + i % 2, "A") for i in range(0, 60_000, 3)))
-    started = time.perf_counter()
     found = score((gold, predicted))
     assert (
         len(mistakes(Example(id="x", text=" " * 60_002, entities=tuple(gold)), predicted)) == 10_000
     )
-    assert time.perf_counter() - started < 20
     assert found.micro.correct == 10_000
 
 

@@ -1,10 +1,10 @@
 """Mistakes in context: what was missed, invented, or found with a wrong edge or type."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bertfit.data.scores import Overlaps
+from bertfit.data.span_tree import Box, Rule, SpanTree, shared
 from bertfit.language import _
 from bertfit.types import Entity, Example
 
@@ -136,21 +136,88 @@ def _without_matches(
 
 def _pairs(gold: Sequence[Entity], predicted: Sequence[Entity]) -> list[tuple[int, int]]:
     """Pair overlapping entities greedily: same span first, then same label, then most shared."""
-    overlaps = Overlaps(gold)
-    candidates = []
-    for j, guess in enumerate(predicted):
-        for i in overlaps.candidates(guess):
-            shared = min(guess.end, gold[i].end) - max(guess.start, gold[i].start)
-            if shared > 0:
-                other_span = (guess.start, guess.end) != (gold[i].start, gold[i].end)
-                rank = (other_span, guess.label != gold[i].label, -shared)
-                candidates.append((rank, i, j))
-    pairs: list[tuple[int, int]] = []
-    taken_gold: set[int] = set()
-    taken_predicted: set[int] = set()
-    for _rank, i, j in sorted(candidates):
-        if i not in taken_gold and j not in taken_predicted:
-            taken_gold.add(i)
-            taken_predicted.add(j)
-            pairs.append((i, j))
+    pairs = _same_spans(gold, predicted)
+    by_label = [_by_label(side, set(used)) for side, used in _sides(gold, predicted, pairs)]
+    for label in sorted(by_label[0].keys() & by_label[1].keys()):
+        pairs += _best_pairs(
+            SpanTree(gold, by_label[0][label]), SpanTree(predicted, by_label[1][label])
+        )
+    pairs += _best_pairs(
+        *(
+            SpanTree(side, sorted(set(range(len(side))).difference(used)))
+            for side, used in _sides(gold, predicted, pairs)
+        )
+    )
+
+    def rank(pair: tuple[int, int]) -> tuple[bool, bool, int, tuple[int, int]]:
+        one, other = gold[pair[0]], predicted[pair[1]]
+        other_span = (one.start, one.end) != (other.start, other.end)
+        return other_span, one.label != other.label, -shared(one, other), pair
+
+    return sorted(pairs, key=rank)
+
+
+def _sides(
+    gold: Sequence[Entity], predicted: Sequence[Entity], pairs: Sequence[tuple[int, int]]
+) -> list[tuple[Sequence[Entity], list[int]]]:
+    """Return both sides with the places of theirs that are in a pair."""
+    return [(gold, [i for i, __ in pairs]), (predicted, [j for __, j in pairs])]
+
+
+def _by_label(entities: Sequence[Entity], used: set[int]) -> dict[str, list[int]]:
+    places: dict[str, list[int]] = {}
+    for place, entity in enumerate(entities):
+        if place not in used:
+            places.setdefault(entity.label, []).append(place)
+    return places
+
+
+def _same_spans(gold: Sequence[Entity], predicted: Sequence[Entity]) -> list[tuple[int, int]]:
+    """Pair entities of one span, in order; their labels differ, or they would be no mistake."""
+    places: dict[tuple[int, int], list[int]] = {}
+    for i, entity in enumerate(gold):
+        if entity.start < entity.end:
+            places.setdefault((entity.start, entity.end), []).append(i)
+    waiting = {span: iter(found) for span, found in places.items()}
+    pairs = []
+    for j, entity in enumerate(predicted):
+        found = next(waiting.get((entity.start, entity.end), iter(())), None)
+        if found is not None:
+            pairs.append((found, j))
     return pairs
+
+
+def _best_pairs(gold: SpanTree, predicted: SpanTree) -> Iterator[tuple[int, int]]:
+    """Take the two that share most out of both trees, again and again while any share something.
+
+    Not by looking at all pairs. From one to that which it shares most with, from there to the
+    next, and so on, there is more at every step, until two are each other's best. No other pair
+    has a better claim to one of them, so they are a pair, whatever comes before it.
+    """
+    chain: list[int] = []  # places in turn: predicted, gold, predicted, ...
+    while chain or predicted.first is not None:
+        if not chain and predicted.first is not None:
+            chain.append(predicted.first)
+        own, other = (predicted, gold) if len(chain) % 2 else (gold, predicted)
+        best = other.best(_most_shared(own.spans[chain[-1]]))
+        if best is None:
+            own.remove(chain.pop())
+        elif chain[-2:-1] == [best]:
+            pair = chain.pop(), chain.pop()
+            own.remove(pair[0])
+            other.remove(pair[1])
+            yield pair if own is gold else (pair[1], pair[0])
+        else:
+            chain.append(best)
+
+
+def _most_shared(entity: Entity) -> Rule:
+    def rank(other: Entity) -> int | None:
+        size = shared(entity, other)
+        return -size if size > 0 else None
+
+    def bound(box: Box) -> int | None:
+        size = box.most_shared(entity)
+        return -size if size > 0 else None
+
+    return Rule(rank=rank, bound=bound)

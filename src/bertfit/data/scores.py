@@ -4,12 +4,12 @@ Entities are compared as spans of the untouched text, so the tag scheme of a fil
 it. Only counts are kept. Where a ratio has nothing to divide by, it is 0.0.
 """
 
-from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Literal
 
+from bertfit.data.span_tree import Box, Rule, SpanTree, shared
 from bertfit.types import Entity, LabelScore, Scores, Task
 
 Schema = Literal["strict", "exact", "partial", "ent_type"]
@@ -18,19 +18,6 @@ Outcome = Literal["correct", "incorrect", "partial", "missed", "spurious"]
 SCHEMAS: tuple[Schema, ...] = ("strict", "exact", "partial", "ent_type")
 # nervaluate 1.x: an overlap counts from 1% of the gold entity on.
 _LEAST_OVERLAP_PERCENT = 1.0
-
-
-class Overlaps:
-    """Finds the entities that overlap a span, without looking at all of them."""
-
-    def __init__(self, entities: Sequence[Entity]) -> None:
-        """Take entities sorted by their start; they may overlap each other."""
-        self._starts = [entity.start for entity in entities]
-        self._furthest = list(accumulate((entity.end for entity in entities), max))
-
-    def candidates(self, span: Entity) -> range:
-        """Return the positions of all entities that may overlap a span, few others among them."""
-        return range(bisect_right(self._furthest, span.start), bisect_left(self._starts, span.end))
 
 
 class Scorer:
@@ -142,46 +129,88 @@ def _outcomes(
     Source: nervaluate 1.x, strategies.py, with its default of 1% overlap.
     """
     found: Counter[Outcome] = Counter()
-    overlaps = Overlaps(gold)
-    used: set[int] = set()
+    left = SpanTree(gold)
+    hits = _NearHits(gold) if schema == "ent_type" else _ExactHits(schema, gold, left)
     for entity in predicted:
-        hit: int | None = None
-        near: int | None = None
-        nearest = 0
-        for place in overlaps.candidates(entity):
-            if place in used:
-                continue
-            other = gold[place]
-            touches = _touches(entity, other)
-            if schema == "ent_type":
-                distance = abs(entity.start - other.start) + abs(entity.end - other.end)
-                if touches and entity.label == other.label and (hit is None or distance < nearest):
-                    hit, nearest = place, distance
-                elif touches and entity.label != other.label and near is None:
-                    near = place
-            elif _is_hit(schema, entity, other):
-                hit = place
-                break
-            elif touches and near is None:
-                near = place
-        chosen = hit if hit is not None else near
-        if hit is not None:
-            found["correct"] += 1
-        elif near is not None:
-            found["partial" if schema == "partial" else "incorrect"] += 1
+        outcome: Outcome = "correct"
+        place = hits.find(entity)
+        if place is None:
+            place = left.best(_touched(entity))
+            outcome = "partial" if schema == "partial" else "incorrect"
+        if place is None:
+            outcome = "spurious"
         else:
-            found["spurious"] += 1
-        if chosen is not None:
-            used.add(chosen)
-    found["missed"] += len(gold) - len(used)
+            left.remove(place)
+            hits.remove(place)
+        found[outcome] += 1
+    found["missed"] += len(left)
     return found
 
 
-def _is_hit(schema: Schema, entity: Entity, other: Entity) -> bool:
-    same_span = entity.start == other.start and entity.end == other.end
-    return same_span and (schema != "strict" or entity.label == other.label)
+class _ExactHits:
+    """Finds the first gold entity that is left on the span of a prediction."""
+
+    def __init__(self, schema: Schema, gold: Sequence[Entity], left: SpanTree) -> None:
+        self._strict, self._left = schema == "strict", left
+        self._places: dict[tuple[int, int, str], list[int]] = {}
+        for place in reversed(range(len(gold))):
+            self._places.setdefault(self._key(gold[place]), []).append(place)
+
+    def _key(self, entity: Entity) -> tuple[int, int, str]:
+        return entity.start, entity.end, entity.label if self._strict else ""
+
+    def find(self, entity: Entity) -> int | None:
+        places = self._places.get(self._key(entity), [])
+        while places and places[-1] not in self._left:
+            places.pop()
+        return places[-1] if places and entity.start < entity.end else None
+
+    def remove(self, place: int) -> None:
+        """What is no longer left is passed over."""
+
+
+class _NearHits:
+    """Finds the nearest gold entity of the same label that is left and touched."""
+
+    def __init__(self, gold: Sequence[Entity]) -> None:
+        self._gold = gold
+        places: dict[str, list[int]] = {}
+        for place, entity in enumerate(gold):
+            places.setdefault(entity.label, []).append(place)
+        self._left = {label: SpanTree(gold, some) for label, some in places.items()}
+
+    def find(self, entity: Entity) -> int | None:
+        def distance(gold: Entity) -> int | None:
+            if not _touches(entity, gold):
+                return None
+            return abs(entity.start - gold.start) + abs(entity.end - gold.end)
+
+        def least(box: Box) -> int | None:
+            return box.least_distance(entity) if _may_touch(entity, box) else None
+
+        left = self._left.get(entity.label)
+        return None if left is None else left.best(Rule(rank=distance, bound=least))
+
+    def remove(self, place: int) -> None:
+        self._left[self._gold[place].label].remove(place)
+
+
+def _touched(entity: Entity) -> Rule:
+    """Make the rule for the first gold entity that a prediction touches."""
+    return Rule(
+        rank=lambda gold: 0 if _touches(entity, gold) else None,
+        bound=lambda box: 0 if _may_touch(entity, box) else None,
+    )
 
 
 def _touches(entity: Entity, gold: Entity) -> bool:
-    shared = min(entity.end, gold.end) - max(entity.start, gold.start)
-    return shared > 0 and shared / (gold.end - gold.start) * 100.0 >= _LEAST_OVERLAP_PERCENT
+    return _counts(shared(entity, gold), gold.end - gold.start)
+
+
+def _may_touch(entity: Entity, box: Box) -> bool:
+    return _counts(box.most_shared(entity), max(box.min_size, 1))
+
+
+def _counts(shared: int, size: int) -> bool:
+    """Say whether so much of a gold entity of this size counts as an overlap."""
+    return shared > 0 and shared / size * 100.0 >= _LEAST_OVERLAP_PERCENT
