@@ -39,7 +39,7 @@ _MODEL_HEAD = (
     ("parameters", "参数量"),
     ("layers", "层数"),
     ("width", "宽度"),
-    ("tokens", "最长 token"),
+    ("tokens", "最长词元"),
     ("licence", "许可"),
     ("sizes checked", "尺寸已核对"),
 )
