@@ -3,6 +3,8 @@
 Source: aten/src/ATen/native/transformers/attention.cpp and cuda/sdp_utils.cpp of PyTorch 2.14.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -21,35 +23,100 @@ def choose_kernel(
     mask: Tensor | None,
     *,
     capability: tuple[int, int],
+    dropout: float = 0.0,
+    causal: bool = False,
+    grouped: bool = False,
 ) -> str:
-    """Return `flash`, `efficient` or `math`, in the order of preference that CUDA has.
+    """Return `flash`, `efficient` or `math`: what PyTorch 2.14 takes where cuDNN is not asked.
 
-    Limits: from compute capability 9.0 on PyTorch takes cuDNN where there is neither a mask nor
-    dropout; its memory is not known, and flash stands for it.
+    Args:
+        query: (B, A, T, size).
+        key: (B, A, S, size), or fewer heads where they are grouped.
+        value: (B, A, S, value size), likewise.
+        mask: as it is given.
+        capability: of the card.
+        dropout: of the weights.
+        causal: no token sees the ones behind it.
+        grouped: several heads of queries share one of keys.
     """
     half = query.dtype in (torch.float16, torch.bfloat16)
+    modern = capability >= (8, 0)
     head, value_head = query.shape[-1], value.shape[-1]
+    if query.dtype == torch.bfloat16 and not modern:
+        return "math"
+    if not _any_fused(query, key, value, grouped):
+        return "math"
     dense = all(x.stride(-1) == 1 for x in (query, key, value))
     if (
         half
-        and capability >= (8, 0)
+        and modern
         and mask is None
-        and head <= 256
-        and head == value_head
-        and dense
+        and head == value_head <= 256
+        and (dense or head == 1)
+        and not (causal and query.shape[-2] != key.shape[-2])
+        and not (_trains(query, key, value) and _too_wide(head, dropout, capability))
     ):
         return "flash"
-    if query.dtype == torch.bfloat16 and capability < (8, 0):
-        return "math"
-    if query.dtype not in (torch.float16, torch.bfloat16, torch.float32):
-        return "math"
-    tensor_cores = capability >= (8, 0) or (half and capability >= (7, 0))
-    alignment = 4 if capability >= (8, 0) else 1
+    tensor_cores = modern or (half and capability >= (7, 0))
+    alignment = 4 if modern else 1
     if tensor_cores:
         alignment = max(alignment, 128 // (16 if half else 32))
     if head % alignment or value_head % alignment or not dense:
         return "math"
     return "efficient"
+
+
+def prefers_cudnn(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    *,
+    capability: tuple[int, int],
+    dropout: float = 0.0,
+    causal: bool = False,
+    grouped: bool = False,
+) -> bool:
+    """Say whether cuDNN comes first: on compute capability 9.x and 10.x, mostly without dropout.
+
+    Arguments are those of `choose_kernel`.
+    """
+    head, value_head = query.shape[-1], value.shape[-1]
+    if (
+        capability[0] not in (9, 10)
+        or query.dtype not in (torch.float16, torch.bfloat16)
+        or not _any_fused(query, key, value, grouped)
+        or key.shape[2] == 1
+        or dropout * 16 != int(dropout * 16)
+        or any(x.stride(-1) != 1 for x in (query, key, value))
+        or (mask is not None and mask.requires_grad)
+    ):
+        return False
+    most = max(head, value_head)
+    if head % 8 or value_head % 8 or most > 256:
+        return False
+    return most <= 128 or not _trains(query, key, value) or head == value_head == 256
+
+
+def _trains(*tensors: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+
+
+def _any_fused(query: Tensor, key: Tensor, value: Tensor, grouped: bool) -> bool:
+    """Say whether a fused kernel takes such shapes at all."""
+    if not query.ndim == key.ndim == value.ndim == 4:
+        return False
+    same_heads = query.shape[1] == key.shape[1] == value.shape[1]
+    if grouped:
+        same_heads = key.shape[1] == value.shape[1] and query.shape[1] % key.shape[1] == 0
+    same_batch = query.shape[0] == key.shape[0] == value.shape[0]
+    return same_heads and same_batch and query.shape[2] > 0 and key.shape[2] > 0
+
+
+def _too_wide(head: int, dropout: float, capability: tuple[int, int]) -> bool:
+    """Say whether flash attention's backward wants more shared memory than a card has."""
+    small = (8, 6) <= capability <= (8, 9) or (12, 0) <= capability <= (12, 1)
+    return small and head > 192 and (head <= 224 or dropout > 0)
 
 
 def _as_bias(mask: Tensor | None, dtype: torch.dtype, face: CudaFace) -> Tensor | None:
@@ -116,8 +183,16 @@ def _attention(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) ->
     scale = given.get("scale")
     if active():
         q, k, v, mask = cast_all(face, (q, k, v, mask), torch.get_autocast_dtype("cuda"))
-    kernel = choose_kernel(q, k, v, mask, capability=face.ops.card.compute_capability)
-    face.recorder.attention_kernels.add(kernel)
+    asked: Any = dict(
+        capability=face.ops.card.compute_capability,
+        dropout=dropout,
+        causal=causal,
+        grouped=given.get("enable_gqa", False),
+    )
+    kernel = choose_kernel(q, k, v, mask, **asked)
+    # cuDNN's workspace is not known; the kernel that would be taken without it stands for it.
+    is_cudnn = prefers_cudnn(q, k, v, mask, **asked)
+    face.recorder.attention_kernels.add("cudnn" if is_cudnn else kernel)
     if kernel == "flash":
         size = q.shape[-1]
         if size % 8:
