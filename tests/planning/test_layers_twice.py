@@ -61,7 +61,7 @@ def test_k_layers_twice_need_what_a_fresh_trace_says(model_type: str) -> None:
     for count in range(1, NUM_LAYERS):
         fresh = estimate_memory(build, settings(count), CARD)
         assert family.estimate(STEPS, count) == fresh, count
-    assert family.num_traces == 4, "two shapes, with none and with all"
+    assert family.num_traces == 2, "both shapes at once, with none and with all"
 
 
 @pytest.mark.parametrize(

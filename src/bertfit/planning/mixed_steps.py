@@ -1,15 +1,16 @@
 """Steps made of micro-batches of any shapes, put together from pieces that few traces show.
 
 Within a step a micro-batch asks for the same memory whatever came before it, except that the first
-makes the gradients that the others add to. So a trace of a step with two micro-batches of one
-shape shows the pieces for that shape, `planning.shapes` gives them for every other, and
+makes the gradients that the others add to. So one trace shows the pieces for many shapes, each as
+a micro-batch of its own, `planning.shapes` gives them for every other shape, and
 `planning.layers_twice` for any number of layers that are computed twice.
 """
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
+from typing import TypeAlias
 
 import torch
 
@@ -29,18 +30,20 @@ Steps = tuple[tuple[Shape, ...], ...]
 _CARD = torch.device("cuda")
 # Pieces of the first step whose lasting blocks are those of a later one.
 _ALIKE = {"setup": "clear", "warm": "first", "warm-update": "update"}
-# The pieces in the order of `StepFamily._trace`, and those whose layers may be computed twice.
-_ORDER = ("setup", "warm", "warm-update", "clear", "first", "later", "update")
+# Those whose layers may be computed twice.
 _OF_LAYERS = ("warm", "first", "later")
 
-
-Pieces = dict[str, list[Event]]
-"""The pieces of a job for one shape.
+Asked: TypeAlias = tuple[str, Shape | None]
+"""A piece of a job: its name, and its shape if it is a micro-batch.
 
 `setup` makes weights and optimizer state; `warm` is the very first micro-batch, which also makes
 the workspaces of cuBLAS, and `warm-update` ends its step. In every later step `clear` drops the
 gradients, `first` makes them, `later` adds to them, and `update` ends it.
 """
+
+Names: TypeAlias = dict[int, Hashable]
+Traced: TypeAlias = tuple[Recorder, Names]
+"""A piece on its own, and the names of its blocks that others know too."""
 
 
 class StepFamily:
@@ -54,6 +57,7 @@ class StepFamily:
 
     Attributes:
         num_traces: how often the job was traced so far.
+        num_micro_batches: in how many micro-batches.
     """
 
     def __init__(
@@ -66,14 +70,15 @@ class StepFamily:
     ) -> None:
         self.build_model, self.settings = build_model, settings
         self.device, self.longest = device, longest
-        self.num_traces = 0
+        self.num_traces = self.num_micro_batches = 0
         self._num_layers = 0
         self._layer_of: dict[str, int] = {}
         self._host_bytes = 0
-        self._pinned: dict[tuple[Shape, int], list[int]] = {}
-        self._asked: dict[tuple[object, int], int] = defaultdict(int)
-        self._templates: dict[tuple[object, int], Template | None] = {}
-        self._pieces: dict[tuple[Shape, int], Pieces] = {}
+        self._pinned: list[int] = []
+        self._row_bytes = 0.0
+        self._asked: dict[Hashable, set[Shape]] = defaultdict(set)
+        self._templates: dict[Hashable, tuple[Template, Names] | None] = {}
+        self._pieces: dict[tuple[Asked, int], list[Event]] = {}
 
     def estimate(self, steps: Steps, checkpointed_layers: int | None = None) -> MemoryEstimate:
         """Return what `estimate_memory` says of the steps.
@@ -85,68 +90,77 @@ class StepFamily:
         """
         return summarize(self.simulate(steps, checkpointed_layers), self.device)
 
-    def simulate(self, steps: Steps, checkpointed_layers: int | None = None) -> Simulation:
-        """Replay the steps, as often as it takes to be steady; see `estimate`."""
+    def simulate(
+        self,
+        steps: Steps,
+        checkpointed_layers: int | None = None,
+        *,
+        reserved_limit_bytes: int | None = None,
+    ) -> Simulation:
+        """Replay the steps, as often as it takes to be steady; see `estimate`.
+
+        Args:
+            steps: as in `estimate`.
+            checkpointed_layers: as in `estimate`.
+            reserved_limit_bytes: what torch's allocator is capped at; None is without a cap. Near
+                it cached blocks are given back, and memory may end.
+        """
         count = checkpointed_layers
         count = self.settings.checkpointed_layers if count is None else count
-        allocator = CachingAllocator(expandable_segments=self.settings.expandable_segments)
+        self._learn(steps, count)
+        allocator = CachingAllocator(
+            reserved_limit_bytes=reserved_limit_bytes,
+            expandable_segments=self.settings.expandable_segments,
+        )
         whole = _Joined()
-        whole.add(self._of(steps[0][0], count)["setup"])
+        whole.add(self._pieces[("setup", None), count])
         simulation = Simulation(allocator=allocator, trace=whole.trace)
         peak = -1
         for number in range(MAX_CYCLES + 1):
-            for events in self._round(steps, count, is_first=number == 0):
-                whole.add(events)
+            for asked in self._round(steps, is_first=number == 0):
+                whole.add(self._pieces[asked, count])
             simulation.advance()
+            if simulation.stopped_at is not None:
+                break
             if number >= 2 and allocator.peak_reserved_bytes == peak:
                 break
             peak = allocator.peak_reserved_bytes
         simulation.finish()
         simulation.host_bytes = self._host_bytes
-        shapes = {shape for step in steps for shape in step}
-        whole.trace.pinned = max((self._pinned[shape, count] for shape in shapes), key=sum)
+        whole.trace.pinned = self._pinned_for(steps, count)
         return simulation
 
-    def _round(self, steps: Steps, count: int, *, is_first: bool) -> Iterator[list[Event]]:
+    def _round(self, steps: Steps, *, is_first: bool) -> Iterator[Asked]:
+        # Where gradients leave the card every micro-batch does as the first.
+        later = "first" if self.settings.host_state else "later"
         for at, step in enumerate(steps):
             warm = is_first and at == 0
             if not warm:
-                yield self._of(step[0], count)["clear"]
-            yield self._of(step[0], count)["warm" if warm else "first"]
+                yield "clear", None
+            yield "warm" if warm else "first", step[0]
             for shape in step[1:]:
-                yield self._of(shape, count)["later"]
-            yield self._of(step[-1], count)["warm-update" if warm else "update"]
+                yield later, shape
+            yield "warm-update" if warm else "update", None
 
-    def _of(self, shape: Shape, count: int) -> Pieces:
-        known = self._pieces.get((shape, count))
-        if known is None:
-            known = self._joined(shape, count)
-            if known is None:
-                trace, marks = self._trace_or_replay(shape, count)
-                known, self._pinned[shape, count] = _cut(trace, marks), trace.pinned
-            self._pieces[shape, count] = known
-        return known
+    def _pinned_for(self, steps: Steps, count: int) -> list[int]:
+        """Return the pinned blocks: those of the state, and rows for the largest input so far."""
+        tokens = [windows * length for windows, length in chain(*steps)]
+        largest = [size for at, size in enumerate(tokens) if size > max(tokens[:at], default=0)]
+        rows = [round(count * size * self._row_bytes) for size in largest]
+        return [*self._pinned, *filter(None, rows)]
 
-    def _joined(self, shape: Shape, count: int) -> Pieces | None:
-        """Join what is known of none and of all layers computed twice; None where that fails."""
-        if not self._layer_of:
+    # --- what is known, and how more of it is learnt
+
+    def _learn(self, steps: Steps, count: int) -> None:
+        """Make sure of all pieces of the steps."""
+        rounds = chain(*(self._round(steps, is_first=first) for first in (True, False)))
+        asked = list(dict.fromkeys([("setup", None), *rounds]))
+        if all((piece, count) in self._pieces for piece in asked):
+            return
+        if count and not self._layer_of:
             self._learn_layers()
-        if not 0 < count < self._num_layers:
-            return None
-        none, every = self._of(shape, 0), self._of(shape, self._num_layers)
-        pieces = dict(none)
-        for name in _OF_LAYERS:
-            joined = twice_below(none[name], every[name], count, self._num_layers, self._layer_at)
-            if joined is None:
-                self._num_layers = 0  # the next number of layers is traced at once
-                return None
-            pieces[name] = joined
-        # Rows for the inputs of layers, where they go to the host.
-        lasting, rows = (self._pinned[shape, known] for known in (0, self._num_layers))
-        self._pinned[shape, count] = lasting + [
-            size * count // self._num_layers for size in rows[len(lasting) :]
-        ]
-        return pieces
+        if not (0 < count < self._num_layers and self._join(asked, count)):
+            self._trace_or_replay(asked, count)
 
     def _learn_layers(self) -> None:
         model, __ = program.prepare(
@@ -161,46 +175,122 @@ class StepFamily:
     def _layer_at(self, module: str) -> int:
         return self._layer_of.get(module, -1)
 
-    def _trace_or_replay(self, shape: Shape, count: int) -> tuple[Recorder, list[int]]:
-        kind = region_of(shape), count
-        self._asked[kind] += 1
-        if kind not in self._templates and self._asked[kind] >= NUM_TRACES:
-            # Fewer shapes are traced one by one.
+    def _join(self, asked: list[Asked], count: int) -> bool:
+        """Join what is known of none and of all layers computed twice; False where that fails."""
+        for none_or_all in (0, self._num_layers):
+            self._trace_or_replay(asked, none_or_all)
+        for piece in asked:
+            joined: list[Event] | None = self._pieces[piece, 0]
+            if joined is not None and piece[0] in _OF_LAYERS:
+                every = self._pieces[piece, self._num_layers]
+                joined = twice_below(joined, every, count, self._num_layers, self._layer_at)
+            if joined is None:
+                self._num_layers = 0  # the next number of layers is traced at once
+                return False
+            self._pieces[piece, count] = joined
+        return True
+
+    def _trace_or_replay(self, asked: Iterable[Asked], count: int) -> None:
+        """Learn pieces: few shapes of a kind from a trace of each, more of them from a template."""
+        wanted = self._missing(asked, count)
+        lessons = self._lessons(wanted, count)
+        known = [kind for kind, found in self._templates.items() if found is not None]
+        at_once = [
+            piece
+            for piece in wanted
+            if piece[1] is None or all(_kind(piece, count) not in k for k in (lessons, known))
+        ]
+        traced = self._trace([*at_once, *chain(*lessons.values())], count)
+        for kind, pieces in lessons.items():
+            parts, names = zip(*(traced[piece] for piece in pieces), strict=True)
+            template = fit(list(parts), [shape for __, shape in pieces if shape is not None])
+            self._templates[kind] = None if template is None else (template, names[0])
+        for piece in self._missing(wanted, count):
+            self._replay(piece, count)
+        self._trace(self._missing(wanted, count), count)  # what no template fits
+
+    def _missing(self, asked: Iterable[Asked], count: int) -> list[Asked]:
+        return [piece for piece in asked if (piece, count) not in self._pieces]
+
+    def _lessons(self, wanted: Iterable[Asked], count: int) -> dict[Hashable, list[Asked]]:
+        """Choose shapes to learn templates from: of each kind of which enough shapes are wanted."""
+        lessons: dict[Hashable, list[Asked]] = {}
+        for piece in wanted:
+            name, shape = piece
+            if shape is None:
+                continue
+            kind = _kind(piece, count)
+            self._asked[kind].add(shape)
+            if kind in self._templates or len(self._asked[kind]) < NUM_TRACES:
+                continue
             shapes = neighbours(shape, NUM_TRACES, self.longest)
-            enough = len(shapes) == NUM_TRACES
-            self._templates[kind] = (
-                fit([self._trace(other, count) for other in shapes], shapes) if enough else None
+            if len(shapes) == NUM_TRACES:
+                lessons[kind] = [(name, other) for other in shapes]
+            self._templates[kind] = None
+        return lessons
+
+    def _replay(self, piece: Asked, count: int) -> None:
+        """Learn a piece from a template, if there is one that holds."""
+        template, names = self._templates.get(_kind(piece, count)) or (None, {})
+        if template is not None and piece[1] is not None and template.holds(piece[1]):
+            trace, __ = template.expand(piece[1])
+            self._pieces[piece, count] = _events(trace, names)
+
+    def _trace(self, asked: list[Asked], count: int) -> dict[Asked, Traced]:
+        """Trace pieces in as few runs of the job as there are first micro-batches among them."""
+        shapes = {
+            name: [shape for other, shape in asked if other == name and shape is not None]
+            for name in _OF_LAYERS
+        }
+        firsts, laters = shapes["first"], shapes["later"]
+        if self.settings.host_state:
+            firsts, laters = firsts[:1], firsts[1:]
+        found: dict[Asked, Traced] = {}
+        warms = shapes["warm"] or [*firsts, *laters][:1]
+        for number, warm in enumerate(warms):
+            begun = firsts[number :: len(warms)] or [warm]
+            more = laters if number == 0 else []
+            found |= self._trace_steps(
+                ((warm,), (begun[0], *more), *((first,) for first in begun[1:])), count
             )
-        template = self._templates.get(kind)
-        if template is not None and template.holds(shape):
-            return template.expand(shape)
-        trace = self._trace(shape, count)
-        return trace, [position for position, __ in trace.marks]
+        for piece, (trace, names) in found.items():
+            self._pieces[piece, count] = _events(trace, names)
+        return found
 
-    def _trace(self, shape: Shape, count: int) -> Recorder:
-        """Trace a step of one micro-batch and one of two, all of one shape.
-
-        Where gradients leave the card a second micro-batch does as the first, and is left out.
-        """
+    def _trace_steps(self, steps: Steps, count: int) -> dict[Asked, Traced]:
+        """Trace steps and cut them into pieces."""
         self.num_traces += 1
-        steps = ((shape,), (shape,) if self.settings.host_state else (shape, shape))
+        self.num_micro_batches += sum(map(len, steps))
         settings = replace(self.settings, steps=steps, checkpointed_layers=count)
         chip = Chip(
             compute_capability=self.device.compute_capability,
             multiprocessors=self.device.multiprocessors,
         )
         model, layers = program.prepare(self.build_model(), settings)
+        pinned = []
         with record(chip, mask_is_full=not settings.padded) as trace:
 
             def mark(name: str) -> None:
-                if name != "step" or trace.marks:  # weights and state are one piece with its begin
-                    trace.mark(name)
+                trace.mark(name)
+                pinned.append(len(trace.pinned))
 
             rounds = program.run(model, layers, settings, _CARD, mark)
             next(rounds)
-            trace.mark("end")  # before the weights go
+            mark("end")  # before the weights go
         self._host_bytes = host_bytes(model, settings, trace.bytes_of("optimizer_state"))
-        return trace
+        __, setup, warm, *___ = pinned
+        self._pinned = trace.pinned[:setup]
+        if count:  # inputs of layers computed twice: one row for each layer
+            windows, length = steps[0][0]
+            self._row_bytes = sum(trace.pinned[setup:warm]) / (count * windows * length)
+        # Weights and state are one piece with the begin of the first step.
+        marks = [position for position, __ in trace.marks[1:]]
+        order = [("setup", None), *self._round(steps, is_first=True)]
+        borders = [
+            (piece, *border) for piece, border in zip(order, pairwise([0, *marks]), strict=True)
+        ]
+        names = _names(trace.stream, borders)
+        return {piece: _cut(trace, names, start, stop) for piece, start, stop in borders}
 
 
 class _Joined:
@@ -222,28 +312,51 @@ class _Joined:
             blocks[event.key].append(trace.alloc(event.size_bytes, event.category))
 
 
-def _cut(trace: Recorder, marks: list[int]) -> Pieces:
-    """Cut the trace of `StepFamily._trace` at its marks."""
-    order = _ORDER if len(marks) == len(_ORDER) else [name for name in _ORDER if name != "later"]
-    borders = dict(zip(order, pairwise([0, *marks]), strict=True))
-    names = _names(trace.stream, borders)
-    pieces: Pieces = {}
-    for name, (start, stop) in borders.items():
-        pieces[name] = []
-        for entry in trace.stream[start:stop]:
-            block = entry if entry >= 0 else ~entry
-            size = trace.sizes[block] if entry >= 0 else RETURNED
-            key = names.get(block, block)
-            pieces[name].append(Event(key, size, trace.categories[block], trace.places[block]))
-    pieces.setdefault("later", pieces["first"])
-    return pieces
+def _kind(piece: Asked, count: int) -> Hashable:
+    """Return what pieces have in common whose events are the same but for their sizes."""
+    name, shape = piece
+    return name, None if shape is None else region_of(shape), count
 
 
-def _names(stream: list[int], borders: dict[str, tuple[int, int]]) -> dict[int, Hashable]:
+def _cut(trace: Recorder, names: Names, start: int, stop: int) -> Traced:
+    """Cut a piece out of a trace, its blocks counted anew."""
+    piece = Recorder()
+    numbers: dict[int, int] = {}
+    for entry in trace.stream[start:stop]:
+        block = entry if entry >= 0 else ~entry
+        number = numbers.setdefault(block, len(numbers))
+        if number == len(piece.sizes):
+            piece.sizes.append(trace.sizes[block])
+            piece.categories.append(trace.categories[block])
+            piece.places.append(trace.places[block])
+            piece.ops.append(trace.ops[block])
+            if block in trace.rules:
+                piece.rules[number] = trace.rules[block]
+        piece.stream.append(number if entry >= 0 else ~number)
+    piece.slots = [
+        slot._replace(position=slot.position - start)
+        for slot in trace.slots
+        if start <= slot.position < stop
+    ]
+    return piece, {numbers[block]: name for block, name in names.items() if block in numbers}
+
+
+def _events(trace: Recorder, names: Names) -> list[Event]:
+    found = []
+    for entry in trace.stream:
+        block = entry if entry >= 0 else ~entry
+        size = trace.sizes[block] if entry >= 0 else RETURNED
+        found.append(
+            Event(names.get(block, block), size, trace.categories[block], trace.places[block])
+        )
+    return found
+
+
+def _names(stream: list[int], borders: list[tuple[Asked, int, int]]) -> Names:
     """Name the blocks that outlive their piece, the same for every shape and every step."""
     went = {~entry: position for position, entry in enumerate(stream) if entry < 0}
-    names: dict[int, Hashable] = {}
-    for name, (start, stop) in borders.items():
+    names: Names = {}
+    for (name, __), start, stop in borders:
         lasting = [e for e in stream[start:stop] if e >= 0 and went.get(e, stop) >= stop]
         # What the last step leaves would go in the next one; what the first step leaves for good
         # (weights, workspaces) is nowhere else.
