@@ -124,6 +124,7 @@ def run_case(case: dict, card: Stub, planner: Planner | None = None) -> dict:
         frugal = min(planner.frugal(), key=lambda c: planner.need(c).required_bytes)
         planned = time.perf_counter()
         floor = planner.need(frugal).required_bytes
+        planner.facts = replace(facts, budget_bytes=floor)
         row = run_chosen({**case, "floor": floor}, frugal, floor, card, planner)
     else:
         plan = make_plan(planner)
@@ -136,7 +137,7 @@ def run_case(case: dict, card: Stub, planner: Planner | None = None) -> dict:
 
 def run_chosen(case: dict, chosen: Candidate, budget: int, card: Stub, planner: Planner) -> dict:
     """Run the step of a candidate on the stub runtime, within a budget."""
-    facts, need = planner.facts, planner.need(chosen)
+    facts, need = planner.facts, planner.need_in_fence(chosen)
     step = cut_step(facts.steps()[0], chosen.micro_batch_tokens)
     if "length" in case:  # of the sweep
         step = [s for place, s in enumerate(step) if step[:place].count(s) < MOST_ALIKE]

@@ -14,11 +14,13 @@ from torch import nn
 from bertfit.config import job_config
 from bertfit.errors import BudgetError, ConfigError
 from bertfit.jobs.train import train
+from bertfit.memory.allocator import CachingAllocator
 from bertfit.memory.device import resolve_device
 from bertfit.models.encoder import build_classifier
 from bertfit.planning.candidates import JobFacts, Pins, candidates, cut_step, hardest_step
 from bertfit.planning.choice import choose
 from bertfit.planning.cost import StepCost
+from bertfit.planning.estimate import simulate
 from bertfit.planning.levers import TrainSettings
 from bertfit.planning.mixed_steps import StepFamily
 from bertfit.planning.plan import make_plan
@@ -109,14 +111,45 @@ def test_the_screen_is_never_above_the_exact_need(planners: list[Planner]) -> No
 
 
 def test_the_screen_is_close_where_the_embedding_outweighs_the_layers() -> None:
-    def large_vocabulary() -> nn.Module:
-        with torch.device("meta"):
-            return build_classifier({**CONFIG, "vocab_size": 90_000}, ("O", "B-X", "I-X"))
-
     planner = Planner(facts({256: 1}, windows=64, build_model=large_vocabulary))
     for candidate in planner.ordered[::12]:
         about, exact = planner.about_bytes(candidate), planner.need(candidate).required_bytes
         assert 0.9 * exact <= about <= exact, candidate
+
+
+def large_vocabulary() -> nn.Module:
+    with torch.device("meta"):
+        return build_classifier({**CONFIG, "vocab_size": 90_000}, ("O", "B-X", "I-X"))
+
+
+@pytest.mark.parametrize("host_state", [False, True])
+def test_near_the_fence_the_peak_is_that_of_an_allocator_with_the_cap(host_state: bool) -> None:
+    planner = Planner(facts({16: 50, 40: 30, 256: 1}, windows=64, build_model=large_vocabulary))
+    candidate = next(c for c in planner.ordered if c.host_state is host_state)
+    need, context = planner.need(candidate), planner.facts.device.context_bytes
+    events = list(
+        simulate(large_vocabulary, planner.settings(candidate), planner.facts.device).trace.events()
+    )
+    peaks = set()
+    for cap in range(need.peak_allocated_bytes, need.peak_reserved_bytes + 8 * MIB, 2 * MIB):
+        planner.facts = replace(planner.facts, budget_bytes=cap + context)
+        allocator = CachingAllocator(reserved_limit_bytes=cap, expandable_segments=True)
+        fits = allocator.replay(events)
+        fenced = planner.need_in_fence(candidate)
+        if fits:
+            assert fenced.peak_reserved_bytes == allocator.peak_reserved_bytes <= cap
+        else:
+            assert fenced == need
+        peaks.add(fenced.peak_reserved_bytes)
+    assert len(peaks) > 1, "some cap is to make it give back"
+
+
+def test_without_a_budget_nothing_is_given_back_to_a_cap() -> None:
+    planner = Planner(facts({256: 1}))
+    candidate = planner.ordered[0]
+    need = planner.need(candidate)
+    planner.facts = replace(planner.facts, budget_bytes=need.required_bytes, is_fenced=False)
+    assert planner.need_in_fence(candidate) == need
 
 
 def test_a_host_without_memory_is_no_home_for_the_state(planners: list[Planner]) -> None:

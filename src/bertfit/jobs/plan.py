@@ -206,6 +206,7 @@ def _facts(
         budget_bytes=job.budget or device.total_bytes,
         host_bytes=host_bytes,
         pins=Pins.of(job),
+        is_fenced=job.budget is not None,
     )
 
 

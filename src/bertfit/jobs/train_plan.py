@@ -115,6 +115,7 @@ def _facts(
         budget_bytes=_free_bytes(job, place),
         host_bytes=available_bytes() + psutil.Process().memory_info().rss,
         pins=Pins.of(job),
+        is_fenced=job.budget is not None or place.device.type != "cuda",
     )
 
 

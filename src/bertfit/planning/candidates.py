@@ -57,6 +57,7 @@ class JobFacts:
         budget_bytes: what the job may take of it.
         host_bytes: what it may take of the host's memory.
         pins: what the user has set.
+        is_fenced: torch's allocator is capped at the budget; without one the card's end is the end.
     """
 
     model: str
@@ -69,6 +70,7 @@ class JobFacts:
     budget_bytes: int
     host_bytes: int
     pins: Pins = Pins()
+    is_fenced: bool = True
 
     @property
     def longest(self) -> int:

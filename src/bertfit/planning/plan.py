@@ -56,7 +56,7 @@ def make_plan(planner: Planner) -> Plan:
     return Plan(
         chosen=chosen,
         settings=planner.settings(chosen),
-        estimate=planner.need(chosen),
+        estimate=planner.need_in_fence(chosen),
         micro_batches=planner.micro_batches[chosen.micro_batch_tokens],
         step_seconds=seconds,
         tokens_per_second=planner.step_tokens / seconds,

@@ -17,7 +17,7 @@ from bertfit.planning.candidates import (
     hardest_steps,
 )
 from bertfit.planning.cost import StepCost
-from bertfit.planning.estimate import required_bytes
+from bertfit.planning.estimate import required_bytes, summarize
 from bertfit.planning.levers import TrainSettings, encoder_layers
 from bertfit.planning.mixed_steps import StepFamily
 from bertfit.planning.sample import Sample, sample_step
@@ -98,9 +98,7 @@ class Planner:
         """Return about what must be free on the card."""
         if candidate.host_state not in self._screens:
             samples = self._samples(candidate, with_work=False)
-            self._screens[candidate.host_state] = Screen(
-                samples, host_state=candidate.host_state
-            )
+            self._screens[candidate.host_state] = Screen(samples, host_state=candidate.host_state)
         screen = self._screens[candidate.host_state]
         hardest = hardest_step(self.facts, candidate.micro_batch_tokens)
         about = max(screen.about_bytes(s, candidate.checkpointed_layers) for s in hardest)
@@ -109,13 +107,7 @@ class Planner:
     def need(self, candidate: Candidate) -> MemoryEstimate:
         """Return exactly what a candidate needs."""
         if candidate not in self.needs:
-            settings = self.settings(candidate)
-            family = self._families.get(candidate.host_state)
-            if family is None:
-                family = StepFamily(
-                    self.facts.build_model, settings, self.facts.device, longest=self.facts.longest
-                )
-                self._families[candidate.host_state] = family
+            settings, family = self.settings(candidate), self._family(candidate)
             self.needs[candidate] = family.estimate(settings.steps, candidate.checkpointed_layers)
         known = self.needs[candidate]
         if known.context_bytes == self.facts.device.context_bytes:
@@ -125,6 +117,39 @@ class Planner:
             context_bytes=self.facts.device.context_bytes,
             required_bytes=required_bytes(known.peak_reserved_bytes, self.facts.device),
         )
+
+    def need_in_fence(self, candidate: Candidate) -> MemoryEstimate:
+        """Return what a candidate that fits holds where the allocator is capped at the budget.
+
+        Near the cap it gives back cached blocks, so the peak may be lower than that of `need`. The
+        cap is no part of what fits: that would not be the same question for every budget.
+        """
+        facts, need = self.facts, self.need(candidate)
+        cap = facts.budget_bytes - facts.device.context_bytes
+        # The cap is held against all that is reserved and the whole of a request.
+        if not facts.is_fenced or 2 * need.peak_reserved_bytes <= cap:
+            return need
+        # What is given back is asked for again, so every micro-batch of the step counts.
+        whole = tuple(map(tuple, self._cuts[candidate.micro_batch_tokens]))
+        simulation = self._family(candidate).simulate(
+            whole if facts.is_even else self.settings(candidate).steps,
+            candidate.checkpointed_layers,
+            reserved_limit_bytes=cap,
+        )
+        # Where memory ends in that the run cuts a step smaller, and the cap is what it takes.
+        return need if simulation.failure is not None else summarize(simulation, facts.device)
+
+    def _family(self, candidate: Candidate) -> StepFamily:
+        family = self._families.get(candidate.host_state)
+        if family is None:
+            family = StepFamily(
+                self.facts.build_model,
+                self.settings(candidate),
+                self.facts.device,
+                longest=self.facts.longest,
+            )
+            self._families[candidate.host_state] = family
+        return family
 
     def settings(self, candidate: Candidate) -> TrainSettings:
         """Return the settings of a candidate, with steps that need as much as the job's."""
