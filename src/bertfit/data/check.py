@@ -59,8 +59,10 @@ def count_files(
     reports = []
     for path in paths:
         report, examples = _open(path, options, log)
+        dropped = log.records_dropped
         for _example in watch(examples):
             pass
+        _note_empty(report, log, dropped)
         reports.append(report)
     return DataReport(files=tuple(reports), problems=log)
 
@@ -89,6 +91,7 @@ def check_files(
     reports = []
     for number, path in enumerate(paths):
         report, examples = _open(path, options, log)
+        dropped = log.records_dropped
         # What only the split can tell; nested spans and spaces are reported as such.
         reach = Reach(split, log.add, kinds=("edge-inside-unit",))
         for example in watch(examples):
@@ -98,6 +101,7 @@ def check_files(
             _note_labels(example, labels)
             line = example.source.line if example.source else 0
             index.add(example.text, _annotation_hash(example), number, line)
+        _note_empty(report, log, dropped)
         _note_untouched(report, log)
         reports.append(replace(report, reach=reach.result()))
     names = [report.path for report in reports]
@@ -232,6 +236,14 @@ def _label_problems(labels: dict[str, tuple[Problem, int]]) -> Iterator[Problem]
                 severity="note",
                 count=count,
             )
+
+
+def _note_empty(report: FileReport, log: ProblemLog, dropped_before: int) -> None:
+    if not report.counts.examples and log.records_dropped == dropped_before:
+        message = _("no records. Is it the right file?")
+        log.add(
+            Problem(path=report.path, line=0, kind="no-records", message=message, severity="note")
+        )
 
 
 def _note_untouched(report: FileReport, log: ProblemLog) -> None:

@@ -1,9 +1,10 @@
 """`data check` and `data stats`: what they find, what they count, and what they print."""
 
 import json
-import time
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 from bertfit.cli import main
@@ -92,11 +93,41 @@ def test_shared_files_have_the_quirks_of_their_readme(name: str, expected: dict[
     assert kinds(check_files([shared("data", name)], ReadOptions())) == expected
 
 
-def test_checking_cluener_takes_under_two_seconds() -> None:
-    path = shared("data", "cluener/train.json")
-    start = time.process_time()
-    check_files([path], ReadOptions())
-    assert time.process_time() - start < 2
+@pytest.mark.parametrize("content", ["[]", " [ ]\n", "text,label\n", "[][]"])
+def test_a_file_without_records_is_noticed(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "a"
+    path.write_text(content)
+    assert kinds(check_files([path], ReadOptions())) == {"no-records": 1}
+    sound = write_records(tmp_path / "b.jsonl", {"text": "Ada", "label": [[0, 3, "P"]]})
+    assert kinds(count_files([sound, path], ReadOptions())) == {"no-records": 1}
+
+
+@pytest.mark.parametrize(
+    ("names", "format"),
+    [
+        (["a.txt", "a.ann"], "brat"),
+        (["sentences.txt", "tags.txt"], "pair"),
+        (["train-0.parquet"], "parquet"),
+    ],
+)
+def test_what_a_folder_holds_beside_is_named(tmp_path: Path, names: list[str], format: str) -> None:
+    (tmp_path / names[0]).write_text("Ada\n")
+    if format == "brat":
+        (tmp_path / names[1]).write_text("T1\tP 0 3\tAda\n")
+    elif format == "pair":
+        (tmp_path / names[1]).write_text("O\n")
+    else:
+        table = pa.table({"tokens": [["Ada"]], "ner_tags": [["O"]]})
+        pa.parquet.write_table(table, tmp_path / names[0])
+    (tmp_path / "README.txt").write_text("about")
+    assert kinds(count_files([tmp_path], ReadOptions())) == {}
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "dev.jsonl.gz").write_text("{}")
+    (tmp_path / "test.csv").write_text("x")
+    report = count_files([tmp_path], ReadOptions())
+    (note,) = report.problems.problems
+    assert (note.kind, note.count, report.files[0].format) == ("not-read", 2, format)
+    assert "not read: more/dev.jsonl.gz, test.csv" in note.message
 
 
 def test_counts_of_files_add_up(tmp_path: Path) -> None:

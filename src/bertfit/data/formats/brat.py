@@ -21,6 +21,7 @@ from bertfit.data.formats.offsets import (
     proves,
     same_surface,
 )
+from bertfit.data.formats.problems import ProblemLog
 from bertfit.data.formats.source import MAX_LINE_BYTES, TextFile
 from bertfit.data.formats.span_records import describe
 from bertfit.errors import DataError
@@ -83,7 +84,7 @@ def read_brat(documents: list[Path], intake: Intake) -> Iterator[Example]:
             stored: list[_Stored] | None = None
             others: list[str] = []
             if annotation.is_file():
-                stored, others = _annotations(annotation, faults, intake)
+                stored, others = _annotations(annotation, faults, intake, intake.log)
         except DataError as error:
             problem = intake.problem(0, "unreadable", str(error), path=document)
             intake.drop([problem])
@@ -155,11 +156,11 @@ def _document_text(path: Path) -> str:
 
 
 def _annotations(
-    path: Path, faults: list[Problem], intake: Intake
+    path: Path, faults: list[Problem], intake: Intake, log: ProblemLog
 ) -> tuple[list[_Stored], list[str]]:
     stored: list[_Stored] = []
     others = []
-    for number, line in TextFile(path=path).lines(intake.log):
+    for number, line in TextFile(path=path).lines(log):
         if line is None:
             faults.append(
                 intake.problem(
@@ -199,7 +200,7 @@ def _prove(document: Path, verdicts: Verdicts, intake: Intake) -> None:
         return
     try:
         text = _document_text(document)
-        spans = _whole(_annotations(annotation, [], intake)[0])
+        spans = _whole(_annotations(annotation, [], intake, ProblemLog())[0])
     except DataError:
         return
     if spans and not text.isascii():

@@ -137,6 +137,7 @@ class _Buffer:
         self._text = ""
         self._at = 0
         self._ended = False
+        self._bad: _BadBytesError | None = None  # what comes behind the text
         self._line, self._line_at = 1, 0  # the line of some place before `_at`
         self.is_lost = False
 
@@ -153,6 +154,8 @@ class _Buffer:
         Raises:
             _BadBytesError: bytes that are not UTF-8.
         """
+        if self._bad is not None:
+            raise self._bad
         line = self.line
         parts = [self._text[self._at :]]
         self._at = self._line_at = 0
@@ -163,8 +166,11 @@ class _Buffer:
             try:
                 parts.append(self._decoder.decode(chunk, final=self._ended))
             except UnicodeDecodeError as error:
-                lines = chunk.count(b"\n", 0, error.start) + sum(p.count("\n") for p in parts)
-                raise _BadBytesError(line + lines, chunk[error.start : error.end]) from error
+                # What stands before is read first.
+                parts.append(error.object[: error.start].decode())
+                line += sum(part.count("\n") for part in parts)
+                self._bad = _BadBytesError(line, error.object[error.start : error.end])
+                break
         self._text = "".join(parts)
         return not self._ended or len(self._text) > len(parts[0])
 

@@ -9,9 +9,11 @@ from bertfit.data.formats.options import ReadOptions
 from bertfit.data.formats.problems import ProblemLog
 from bertfit.data.formats.recognition import Recognised, recognise
 from bertfit.data.formats.source import TextFile
-from bertfit.types import Example, Task
+from bertfit.language import _
+from bertfit.types import Example, Problem, Task
 
 AS_FOUND = ReadOptions()
+_SHOWN_NAMES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +75,23 @@ def _stream(
     before = log.count("error")
     place = recognised.path or Path(path)
     stem = TextFile(path=place).stem if place.name else str(path)
+    if recognised.beside:
+        log.add(_not_read(path, recognised))
     yield from recognised.read(Intake(place, stem, options, log))
     if options.on_error == "refuse" and log.count("error") > before:
         log.raise_errors()
+
+
+def _not_read(folder: str | Path, recognised: Recognised) -> Problem:
+    count = len(recognised.beside)
+    names = ", ".join(recognised.beside[:_SHOWN_NAMES]) + (", ..." if count > _SHOWN_NAMES else "")
+    message = _(
+        "the folder is read as {format}; {count} other files in it are not read: {names}. Name a "
+        "file if it is meant."
+    ).format(format=recognised.name, count=count, names=names)
+    return Problem(
+        path=str(folder), line=0, kind="not-read", message=message, severity="note", count=count
+    )
 
 
 def sniff(path: str | Path, options: ReadOptions = AS_FOUND) -> str:

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -73,6 +73,13 @@ FORMATS = (
     "text",
 )
 HUB_PREFIX = "hub:"
+_DATA_SUFFIXES = frozenset(
+    (
+        *(".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow"),
+        *(".txt", ".ann", ".conll", ".conllu", ".bio", ".iob", ".bmes"),
+    )
+)
+_NO_DATA = ("readme", "license", "dataset_info", ".")
 _Reader = Callable[[Intake], Iterator[Example]]
 _Table = Callable[[], tuple[Iterator[Row], ClassNames]]
 
@@ -85,6 +92,7 @@ class Recognised:
     read: _Reader
     task: Task = "ner"
     path: Path | None = None  # where its lines are counted, if not in the path that was asked for
+    beside: tuple[str, ...] = ()  # files of data in its folder that are not read
 
 
 def refuse_unknown(name: str | None) -> None:
@@ -127,11 +135,15 @@ def recognise(path: str, options: ReadOptions) -> Recognised:
     refuse_special(place)
     pair = find_pair(place) if wanted in (None, "pair") else None
     if pair is not None:
-        return _pair(pair, options)
+        return replace(_pair(pair, options), beside=_beside(place, pair))
     if wanted in (None, "brat"):
         documents = find_documents(place, named=wanted == "brat")
         if documents:
-            return Recognised(name="brat", read=lambda intake: read_brat(documents, intake))
+            return Recognised(
+                name="brat",
+                read=lambda intake: read_brat(documents, intake),
+                beside=_beside(place, [*documents, *(d.with_suffix(".ann") for d in documents)]),
+            )
     if place.is_dir():
         return _folder(place, options)
     found = _binary(place, options) or _text(place, options)
@@ -165,13 +177,28 @@ def _folder(place: Path, options: ReadOptions) -> Recognised:
         return _tables("datasets", [_arrow(each) for each in arrow], options)
     shards = parquet_shards(place)
     if shards:
-        return _tables("parquet", [_parquet(each) for each in shards], options)
+        found = _tables("parquet", [_parquet(each) for each in shards], options)
+        return replace(found, beside=_beside(place, shards))
     names = sorted(each.name for each in place.iterdir())[:10]
     raise DataError(
         _(
             "{path} is a folder, but neither of brat (.txt with .ann), nor of `datasets`, nor of "
             "Parquet files, nor sentences.txt with tags.txt. Name a file in it: {names}."
         ).format(path=place, names=", ".join(names) or "-")
+    )
+
+
+def _beside(folder: Path, read: Iterable[Path]) -> tuple[str, ...]:
+    """Return the files of data in a folder that are not among those that are read."""
+    if not folder.is_dir():
+        return ()
+    others = set(folder.rglob("*")).difference(read)
+    return tuple(
+        str(each.relative_to(folder))
+        for each in sorted(others)
+        if Path(each.name.removesuffix(".gz")).suffix in _DATA_SUFFIXES
+        and not each.name.lower().startswith(_NO_DATA)
+        and each.is_file()
     )
 
 
@@ -186,7 +213,7 @@ def _parquet(path: Path) -> _Table:
 def _tables(name: str, tables: Sequence[_Table], options: ReadOptions) -> Recognised:
     names = tables[0]()[1]
 
-    def rows() -> Iterator[Row]:
+    def rows(log: ProblemLog) -> Iterator[Row]:
         return chain.from_iterable(table()[0] for table in tables)
 
     return Recognised(
@@ -286,13 +313,13 @@ def _json(file: TextFile, wanted: str | None) -> Recognised | None:
     if wanted == "jsonl" or (wanted is None and _is_json_lines(lines)):
         return Recognised(
             name="jsonl",
-            read=lambda intake: read_records(lambda: json_lines(file, intake.log), intake),
+            read=lambda intake: read_records(lambda log: json_lines(file, log), intake),
         )
     # A column file can begin with a bracket too: "[ O".
     if wanted is None and re.match(r'\{\s*["}]|\[\s*[\[{\]"]', text) is None:
         return None
     return Recognised(
-        name="json", read=lambda intake: read_records(lambda: json_document(file), intake)
+        name="json", read=lambda intake: read_records(lambda log: json_document(file), intake)
     )
 
 
@@ -325,16 +352,14 @@ def _csv(file: TextFile, lines: list[str], options: ReadOptions) -> Recognised |
         return Recognised(
             name="csv",
             task=options.task or "ner",
-            read=lambda intake: read_records(
-                lambda: token_rows(file, delimiter, intake.log), intake
-            ),
+            read=lambda intake: read_records(lambda log: token_rows(file, delimiter, log), intake),
         )
     if options.format is None and not _holds_records(file, delimiter):
         return None  # one word a row, and no sentence named: blank lines separate sentences
     return Recognised(
         name="csv",
         task=options.task or "ner",
-        read=lambda intake: read_records(lambda: csv_rows(file, delimiter, intake.log), intake),
+        read=lambda intake: read_records(lambda log: csv_rows(file, delimiter, log), intake),
     )
 
 
@@ -342,7 +367,7 @@ def _holds_records(file: TextFile, delimiter: str) -> bool:
     """Say whether a row holds a whole text, and not one word of it with its tag."""
     rows = list(islice(csv_rows(file, delimiter, ProblemLog()), 50))
     first = [row for _line, row, _fault in rows if row is not None]
-    if rows and not first:
+    if not first:
         return True  # not one good row under a header of texts: let the reader say why
     if any(isinstance(value, list | dict) for row in first for value in row.values()):
         return True

@@ -12,6 +12,7 @@ from typing import Any
 
 from bertfit.data.formats.intake import Intake
 from bertfit.data.formats.label_studio import is_task, task_records
+from bertfit.data.formats.problems import ProblemLog
 from bertfit.data.formats.span_examples import SpanFindings, converted_note, prove, span_example
 from bertfit.data.formats.span_records import describe, find_spans, find_text, span_record
 from bertfit.data.formats.tagged import tag_reading
@@ -45,20 +46,21 @@ class _Findings:
 
 
 def read_records(
-    rows: Callable[[], Iterator[Row]],
+    rows: Callable[[ProblemLog], Iterator[Row]],
     intake: Intake,
     class_names: Mapping[str, Sequence[str]] | None = None,
 ) -> Iterator[Example]:
     """Turn rows into examples.
 
     Args:
-        rows: Starts from the first row at every call; yields line, value and fault (or neither).
+        rows: Starts from the first row at every call; yields line, value and fault, or neither
+            where it has told the log.
         intake: Where the examples go out.
         class_names: The names behind integer tags, by column (Hugging Face's `ClassLabel`).
     """
     names = class_names or {}
-    findings = _survey(rows(), intake, names)
-    for line, value, fault in rows():
+    findings = _survey(rows(ProblemLog()), intake, names)
+    for line, value, fault in rows(intake.log):
         if value is None:
             intake.drop([fault] if fault is not None else [])
             continue

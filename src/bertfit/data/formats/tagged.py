@@ -17,7 +17,7 @@ from bertfit.data.tags import (
     split_tag,
 )
 from bertfit.errors import DataError
-from bertfit.language import _
+from bertfit.language import N_, _
 from bertfit.types import Entity, Example, Problem, Task
 
 WORD_LABEL = "W"
@@ -157,7 +157,9 @@ def _layer_spans(
 ) -> list[Span]:
     def on_repair(position: int, kind: Repair) -> None:
         faults.append(
-            intake.problem(lines[position], kind, _repair_message(kind, tags[position]), "repair")
+            intake.problem(
+                lines[position], kind, _(_REPAIRS[kind]).format(tag=tags[position]), "repair"
+            )
         )
 
     try:
@@ -177,12 +179,10 @@ def _layer_spans(
         return []
 
 
-def _repair_message(kind: Repair, tag: str) -> str:
-    messages: dict[Repair, str] = {
-        "orphan-inside": _("'{tag}' has no beginning before it; a span begins here."),
-        "orphan-end": _("'{tag}' has no beginning before it; it is read as a span of its own."),
-        "label-change": _("'{tag}' follows another label; a new span begins here."),
-        "unclosed": _("'{tag}' is the last tag of a span that has no end; the span ends here."),
-        "foreign-prefix": _("'{tag}' does not belong to the scheme of the file; read as it says."),
-    }
-    return messages[kind].format(tag=tag)
+_REPAIRS: dict[Repair, str] = {
+    "orphan-inside": N_("'{tag}' has no beginning before it; a span begins here."),
+    "orphan-end": N_("'{tag}' has no beginning before it; it is read as a span of its own."),
+    "label-change": N_("'{tag}' follows another label; a new span begins here."),
+    "unclosed": N_("'{tag}' is the last tag of a span that has no end; the span ends here."),
+    "foreign-prefix": N_("'{tag}' does not belong to the scheme of the file; read as it says."),
+}
