@@ -12,6 +12,7 @@ from babel.messages.extract import extract_from_dir
 from babel.messages.pofile import read_po
 
 import bertfit
+from bertfit.cli import main
 from bertfit.config import job_config
 from bertfit.errors import ConfigError
 from bertfit.language import LOCALE_FOLDER, _, current_language, use_language
@@ -179,6 +180,28 @@ def test_the_environment_chooses_the_language(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert current_language() == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "unknown"),
+    [
+        *((name, False) for name in ("", "en", "en_US.UTF-8", "zh-TW", "zhongwen", "C.UTF-8")),
+        *((name, True) for name in ("fr", "cs_CZ", "english2")),
+    ],
+)
+def test_a_language_that_is_asked_for_in_vain_is_noted_once(
+    name: str,
+    unknown: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    use_language(None)
+    monkeypatch.setenv("BERTFIT_LANG", name)
+    assert main(["--version"]) == 0
+    noted = f"BERTFIT_LANG '{name}': no such language here; it is English. Use one of en, zh.\n"
+    assert capsys.readouterr().err == (noted if unknown else "")
+    assert main(["--version", "--lang", "zh"]) == 0
+    assert not capsys.readouterr().err, "another word has it"
 
 
 def test_an_unknown_language_is_refused() -> None:

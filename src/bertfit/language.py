@@ -6,12 +6,14 @@ English costs nothing. Placeholders are named: `_("{path} is missing.").format(p
 
 import locale
 import os
+import re
 from functools import lru_cache
 from pathlib import Path
 
 LANGUAGES = ("en", "zh")
 LOCALE_FOLDER = Path(__file__).parent / "locale"
 
+_CHINESE = ("zh", "chinese")
 _chosen: str | None = None
 
 
@@ -27,6 +29,14 @@ def use_language(name: str | None) -> None:
     _chosen = name
 
 
+def unknown_language() -> str | None:
+    """Return the language that `BERTFIT_LANG` asks for in vain; None where it does not."""
+    wanted = os.environ.get("BERTFIT_LANG", "")
+    language = re.split(r"[-_.@]", wanted.lower())[0]
+    known = language in ("", "c", "posix", "en", "english") or language.startswith(_CHINESE)
+    return None if known or _chosen is not None else wanted
+
+
 def current_language() -> str:
     """Return the chosen language, else `BERTFIT_LANG`, else the locale's, else English."""
     if _chosen is not None:
@@ -39,7 +49,7 @@ def current_language() -> str:
                 break
         else:
             wanted = locale.getlocale()[0] or ""
-    return "zh" if wanted.lower().startswith(("zh", "chinese")) else "en"
+    return "zh" if wanted.lower().startswith(_CHINESE) else "en"
 
 
 @lru_cache(maxsize=1)

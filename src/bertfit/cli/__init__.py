@@ -8,7 +8,7 @@ from importlib import import_module
 from io import TextIOWrapper
 
 from bertfit.errors import BertfitError, ConfigError, Interrupted
-from bertfit.language import LANGUAGES, N_, _, use_language
+from bertfit.language import LANGUAGES, N_, _, unknown_language, use_language
 
 # command -> module under bertfit.cli with `command` (a function) or `app` (sub-commands), one line
 COMMANDS = {
@@ -35,6 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     _write_any_character()
     try:
         arguments = _take_language(arguments)
+        _note_unknown_language()
         return _run(arguments)
     except Interrupted as stop:  # as it was asked: no error
         print(stop, file=sys.stderr)
@@ -83,6 +84,15 @@ def _take_language(arguments: list[str]) -> list[str]:
         rest.append(argument)
         position += 1
     return rest
+
+
+def _note_unknown_language() -> None:
+    name = unknown_language()
+    if name is not None:
+        message = _(
+            "BERTFIT_LANG '{name}': no such language here; it is English. Use one of {known}."
+        )
+        print(message.format(name=name, known=", ".join(LANGUAGES)), file=sys.stderr)
 
 
 def _run(arguments: list[str]) -> int:

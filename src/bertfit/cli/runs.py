@@ -9,6 +9,7 @@ from bertfit.jobs.runs import Run, list_runs
 from bertfit.language import N_, _
 from bertfit.units import format_seconds
 
+_PIPE_WIDTH = 10_000
 STATES = {
     "starting": N_("starting"),
     "running": N_("running"),
@@ -60,8 +61,12 @@ def _print_table(runs: list[Run]) -> None:
             "-" if run.seconds_left is None else format_seconds(run.seconds_left),
             str(run.folder),
         )
-    # Names and folders are shown as they are: `[x]` in them is no markup.
-    Console(markup=False, emoji=False).print(table)
+    # Names and folders are shown as they are: `[x]` in them is no markup, and who reads them from
+    # a pipe wants one run a line.
+    console = Console(markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = _PIPE_WIDTH
+    console.print(table)
 
 
 def print_end(run: Run) -> None:
