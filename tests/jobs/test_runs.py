@@ -21,6 +21,7 @@ from bertfit.errors import ConfigError, Interrupted, ModelError
 from bertfit.jobs import detach, run_status
 from bertfit.jobs.detach import start_detached
 from bertfit.jobs.kernel_kills import KillCounts, kill_counts, verdict
+from bertfit.jobs.resume import resumed
 from bertfit.jobs.run_folder import RunFolder, default_folder
 from bertfit.jobs.run_status import (
     RunLock,
@@ -279,10 +280,42 @@ def test_a_damaged_status_is_told_and_ends_no_command(
     register(tmp_path / "bad")
     assert {run.id: run.state for run in list_runs()} == {"good": "finished", "bad": "unreadable"}
     assert main(["runs"]) == 0
-    assert "run.json is damaged" in capsys.readouterr().out.replace("\n", "")
+    assert "run.json is damaged" in capsys.readouterr().out
     assert (main(["stop", "bad"]), main(["logs", "bad"]), main(["attach", "bad"])) == (2, 0, 1)
     printed = capsys.readouterr()
     assert "run.json is damaged" in printed.err and "bad: unreadable" in printed.out
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such pipes")
+@pytest.mark.parametrize(
+    "name", ["run.json", "run.json.new", "job.yaml", "run.lock", "steps.jsonl"]
+)
+def test_a_pipe_in_a_run_folder_is_not_read(tmp_path: Path, name: str) -> None:
+    folder = _made(tmp_path / "run")
+    write_status(folder, status_of(psutil.Process(), "stopped"))
+    (folder / "job.yaml").write_text("model: tiny\n")
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    register(folder)
+    assert len(list_runs()) == 1
+    asked = job_config({"model": "tiny", "train_file": "a.jsonl", "output_dir": folder})
+    for ask in (asked, asked.model_copy(update={"overwrite": True})):
+        with pytest.raises(ConfigError, match=f"holds {name}, which is neither a file nor a"):
+            RunFolder.check(folder, ask)
+    if name in ("run.json", "job.yaml"):
+        with pytest.raises(ConfigError, match="holds no run"):
+            resumed(folder, {})
+
+
+def test_a_run_is_one_line_where_it_is_piped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = _made(tmp_path / ("long" * 30) / ("name" * 20))
+    write_status(folder, status_of(psutil.Process(), "finished"))
+    register(folder)
+    assert main(["runs"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 and lines[1].split()[0] == folder.name and str(folder) in lines[1]
 
 
 @pytest.mark.parametrize(

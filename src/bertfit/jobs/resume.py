@@ -5,13 +5,14 @@ setting that is no mere lever. Levers may change between a stop and a resume.
 """
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import xxhash
 
-from bertfit.config import JobConfig
+from bertfit.config import JobConfig, validated
 from bertfit.errors import ConfigError
 from bertfit.jobs.corpus import Corpus
 from bertfit.jobs.run_status import read_status
@@ -136,8 +137,11 @@ def stored_job(folder: Path) -> dict[str, Any] | None:
     """Return what a run was asked, as `job.yaml` has it; None where that cannot be read."""
     import yaml
 
+    path = folder / "job.yaml"
+    if not os.path.isfile(path):  # to read a pipe would never end
+        return None
     try:
-        stored = yaml.safe_load((folder / "job.yaml").read_text(encoding="utf-8"))
+        stored = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return None
     return stored if isinstance(stored, dict) else None
@@ -148,7 +152,8 @@ def check_settings(folder: Path, job: JobConfig) -> list[str]:
     stored = stored_job(folder)
     if stored is None:
         return []
-    texts = {name: json.dumps(value) for name, value in stored.items()}
+    # A value that YAML knows and JSON does not, such as a date, is none that was written.
+    texts = {name: json.dumps(value, default=str) for name, value in stored.items()}
     present = settings_of(job)
     # What is None is not in the file.
     return changed({name: texts.get(name, "null") for name in present}, present)
@@ -199,11 +204,20 @@ def resumed(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
                 folder=folder, model=folder / "model"
             )
         )
+    try:
+        job = validated(JobConfig, stored)
+    except ConfigError as error:
+        raise ConfigError(
+            _("--resume {folder}: its job.yaml was changed: {faults}").format(
+                folder=folder, faults=error
+            )
+        ) from None
     # Paths of the job begin where the command was typed then.
     before = Path(status.folder)
+    asked = job.model_dump(mode="json", exclude_none=True)
     for name in ("train_file", "eval_file"):
-        stored[name] = [str(before / path) for path in stored.get(name) or []]
-    if (before / str(stored["model"])).exists():
-        stored["model"] = str(before / str(stored["model"]))
-    stored["output_dir"] = str(folder)
-    return {**stored, **{name: value for name, value in given.items() if value is not None}}
+        asked[name] = [str(before / path) for path in asked.get(name, [])]
+    if os.path.exists(before / job.model):
+        asked["model"] = str(before / job.model)
+    asked["output_dir"] = str(folder)
+    return {**asked, **{name: value for name, value in given.items() if value is not None}}

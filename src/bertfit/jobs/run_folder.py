@@ -56,7 +56,16 @@ class RunFolder:
             raise ConfigError(
                 _("--output-dir {path}: is a file. Name another folder.").format(path=path)
             )
-        if path.is_dir() and any(each.name not in OWN_FILES for each in path.iterdir()):
+        found = sorted(path.iterdir()) if path.is_dir() else []
+        for each in found:
+            if not (each.is_file() or each.is_dir()):
+                raise ConfigError(
+                    _(
+                        "--output-dir {path}: holds {name}, which is neither a file nor a folder. "
+                        "Remove it, or name another folder."
+                    ).format(path=path, name=each.name)
+                )
+        if any(each.name not in OWN_FILES for each in found):
             if is_unfinished(path):
                 return may_go_on(path, job)
             if not job.overwrite:

@@ -104,8 +104,11 @@ def status_of(process: psutil.Process, state: State) -> RunStatus:
 
 def read_status(folder: Path) -> RunStatus | None:
     """Return what a run says about itself; None where it says nothing that can be read."""
+    path = folder / STATUS_FILE
+    if not os.path.isfile(path):  # to read a pipe would never end
+        return None
     try:
-        return _STATUS.validate_json((folder / STATUS_FILE).read_bytes(), strict=True)
+        return _STATUS.validate_json(path.read_bytes(), strict=True)
     except (OSError, ValueError):
         return None
 
