@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,21 @@ WRONG = [
     ),
     (["doctor", "a", "b"], "too many arguments: a b", "参数太多：a b", "doctor --help"),
 ]
+
+
+@pytest.mark.parametrize("command", [[], ["predict"], ["data", "convert"], ["embed"]])
+def test_help_is_wholly_in_chinese(
+    capsys: pytest.CaptureFixture[str], command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")  # each option on a line
+    try:
+        assert main([*command, "--help", "--lang", "zh"]) == 0
+    finally:
+        use_language(None)
+    printed = capsys.readouterr().out
+    assert printed.startswith("用法：") and "\n选项:\n" in printed
+    english = r"(?i)usage|options:|arguments:|commands:|\[default|\[required|show this"
+    assert not re.search(english, printed)
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

@@ -98,8 +98,9 @@ def _note_unknown_language() -> None:
 def _run(arguments: list[str]) -> int:
     import typer
 
-    from bertfit.cli.usage import reason_of, unknown_command, usage_error
+    from bertfit.cli.usage import reason_of, translate_help, unknown_command, usage_error
 
+    translate_help()
     app = typer.Typer(
         name="bertfit",
         help=_("BERT-family sequence labellers inside a fixed amount of GPU memory."),

@@ -1,4 +1,4 @@
-"""What is wrong with a command line, in the user's language: click and typer say it in English."""
+"""Help and what is wrong with a command line, in the user's language: click's own is English."""
 
 import difflib
 import re
@@ -6,17 +6,58 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
-from bertfit.language import _
+from bertfit.language import N_, _
+
+# What click and typer put into help texts.
+_HEADINGS = (N_("Arguments"), N_("Options"), N_("Commands"))
+_HELP = N_("Show this message and exit.")
+_REQUIRED = N_("[required]")
+_DEFAULT = N_("default: {value}")
 
 
 def usage_error() -> type[Exception]:
-    """Return the root of the errors of wrong arguments; newer typer brings a click of its own."""
-    try:
-        module = import_module("typer._click.exceptions")
-    except ImportError:
-        module = import_module("click.exceptions")
-    error: type[Exception] = module.ClickException
+    """Return the root of the errors of wrong arguments."""
+    error: type[Exception] = _click("exceptions").ClickException
     return error
+
+
+def translate_help() -> None:
+    """Have help texts laid out with headings in the user's language."""
+    _click("core").Context.formatter_class = _formatter(_click("formatting").HelpFormatter)
+
+
+def _click(module: str) -> Any:
+    """Return a module of click; newer typer brings one of its own."""
+    try:
+        return import_module(f"typer._click.{module}")
+    except ImportError:
+        return import_module(f"click.{module}")
+
+
+def _formatter(base: Any) -> Any:
+    class Formatter(base):  # type: ignore[misc]
+        """Writes help as click does, in the user's language."""
+
+        def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
+            super().write_usage(prog, args, _("Usage: ") if prefix is None else prefix)
+
+        def write_heading(self, heading: str) -> None:
+            super().write_heading(_(heading) if heading in _HEADINGS else heading)
+
+        def write_dl(self, rows: Iterable[tuple[str, str]], *args: Any, **kwargs: Any) -> None:
+            super().write_dl([(name, _in_language(text)) for name, text in rows], *args, **kwargs)
+
+    return Formatter
+
+
+def _in_language(text: str) -> str:
+    """Translate what click and typer add to the help of an option."""
+    if text == _HELP:
+        return _(_HELP)
+    text = re.sub(r"\[required\]$", lambda __: _(_REQUIRED), text)
+    return re.sub(
+        r"\[default: (.*)\]$", lambda found: f"[{_(_DEFAULT).format(value=found[1])}]", text
+    )
 
 
 def unknown_command(name: str, known: Iterable[str]) -> str:
