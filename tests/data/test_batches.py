@@ -4,7 +4,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertfit.data.batches import MICRO_BATCH_COST_TOKENS, cut, pad, read_ahead, steps_of_epoch
+from bertfit.data.batches import (
+    MICRO_BATCH_COST_TOKENS,
+    cut,
+    few_rows,
+    pack,
+    pad,
+    read_ahead,
+    steps_of_epoch,
+)
 from bertfit.types import IGNORED
 from tiny_models import random_window
 
@@ -96,3 +104,11 @@ def split(ordered: list[int], borders: tuple[bool, ...]) -> list[list[int]]:
 def test_many_windows_are_cut_as_full_as_they_get() -> None:
     windows = [random_window(10, i) for i in range(300)]
     assert [len(part) for part in cut(windows, 1000)] == [100, 100, 100]
+
+
+def test_rows_of_batches_without_end_are_of_few_lengths() -> None:
+    rows = [few_rows(size) for size in range(1, 2049)]
+    assert sorted(set(rows)) == [*range(32, 257, 32), *range(384, 2049, 128)]
+    assert all(found >= size and few_rows(found) == found for size, found in enumerate(rows, 1))
+    row = pack([random_window(40, 0), random_window(230, 1)], few_lengths=True).input_ids[0]
+    assert len(row) == 384 and set(row[270:].tolist()) == {row[269]}

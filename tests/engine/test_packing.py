@@ -134,12 +134,16 @@ def test_attention_with_dropout_is_the_formula():
 
 
 @pytest.mark.parametrize("by_products", [True, False])
-@pytest.mark.parametrize("lengths", [(1,), (13, 13, 5), (97, 60, 60, 2), (192, 1)])
-def test_attention_without_gradients_is_sdpa_of_each_window(monkeypatch, by_products, lengths):
+@pytest.mark.parametrize("few_shapes", [True, False])
+@pytest.mark.parametrize("lengths", [(1,), (13, 13, 5), (97, 60, 60, 2), (192, 1), (9,) * 70])
+def test_attention_without_gradients_is_sdpa_of_each_window(
+    monkeypatch, by_products, lengths, few_shapes
+):
     torch.manual_seed(0)
     monkeypatch.setattr(packing, "_is_faster_by_products", lambda query: by_products)
     query, key, value = (torch.randn(1, 2, sum(lengths) + 3, 8) for __ in range(3))
-    found = packing._attend(query, key, value, 0.3, 0.0, attention_blocks(lengths, heads=2))
+    blocks = attention_blocks(lengths, heads=2, few_shapes=few_shapes)
+    found = packing._attend(query, key, value, 0.3, 0.0, blocks)
     for start, length in zip(np.cumsum((0, *lengths)), lengths, strict=False):
         q, k, v = (x[:, :, start : start + length] for x in (query, key, value))
         expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=0.3)
@@ -192,10 +196,10 @@ def test_packing_loses_no_token(lengths, tokens):
         }
 
 
-@given(st.lists(st.integers(1, 300), min_size=1, max_size=40))
-def test_attention_blocks_hold_every_token_once(lengths):
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=40), st.booleans())
+def test_attention_blocks_hold_every_token_once(lengths, few_shapes):
     lengths = sorted(lengths, reverse=True)
-    blocks = attention_blocks(lengths, heads=2)
+    blocks = attention_blocks(lengths, heads=2, few_shapes=few_shapes)
     assert sum(block.shape[0] for block in blocks) == len(lengths)
     tokens = [token for block in blocks for token in range(block.tokens.start, block.tokens.stop)]
     assert tokens == list(range(sum(lengths)))
@@ -203,7 +207,25 @@ def test_attention_blocks_hold_every_token_once(lengths):
         rows = 2 * (block.tokens.stop - block.tokens.start)
         there_and_back = block.padded[block.real]
         assert torch.equal(there_and_back, torch.arange(rows))
-        assert (block.padded == rows).sum() == block.padded.numel() - rows
+        assert sum(block.groups) == block.shape[0]
+        if few_shapes:
+            assert block.padded.max() < rows
+        else:
+            assert (block.padded == rows).sum() == block.padded.numel() - rows
+
+
+def test_products_of_predictions_have_few_shapes():
+    rng = np.random.default_rng(0)
+    shapes = set()
+    for __ in range(1000):
+        longest = int(rng.integers(2, 193))
+        shortest = max(2, longest // int(rng.integers(1, 5)))
+        lengths = sorted(rng.integers(shortest, longest + 1, 2048 // longest).tolist())[::-1]
+        for block in attention_blocks(lengths, heads=2, few_shapes=True):
+            shapes |= {(group, block.shape[1]) for group in block.groups}
+    for group, length in shapes:
+        assert length in (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192)
+        assert group in (1, 2, 4, 8, 16, 32, 64, 512 // length) and group * length <= 512
 
 
 def test_a_packed_step_that_runs_out_of_memory_is_cut_smaller_until_it_fits():

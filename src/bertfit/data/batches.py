@@ -145,16 +145,31 @@ def pad(windows: Sequence[Window], pad_id: int) -> Batch:
     )
 
 
-def pack(windows: Sequence[Window]) -> Batch:
+def few_rows(num_tokens: int) -> int:
+    """Round the length of a packed row up to one of few: of `ROW_MULTIPLE`, from 256 on of 128.
+
+    A stream of texts would else ask for ever new shapes, and oneDNN keeps what it compiled for
+    1,024 of them, half a MiB each.
+    """
+    multiple = ROW_MULTIPLE if num_tokens <= 8 * ROW_MULTIPLE else 4 * ROW_MULTIPLE
+    return -(-num_tokens // multiple) * multiple
+
+
+def pack(windows: Sequence[Window], *, few_lengths: bool = False) -> Batch:
     """Put windows one after the other, longest first; `engine.packing` says what becomes of it.
 
     The last token is repeated up to `ROW_MULTIPLE`: it looks at nothing and nothing looks at it.
+
+    Args:
+        windows: with or without labels.
+        few_lengths: repeat it up to what `few_rows` says, where batches come without end.
     """
     ordered = sorted(windows, key=lambda w: -len(w.input_ids))
     lengths = [len(window.input_ids) for window in ordered]
     total = sum(lengths)
     row = np.concatenate([window.input_ids for window in ordered]).astype(np.int64)
-    row = np.pad(row, (0, -total % ROW_MULTIPLE), mode="edge")
+    filled = few_rows(total) if few_lengths else total + -total % ROW_MULTIPLE
+    row = np.pad(row, (0, filled - total), mode="edge")
     labels = None
     if all(window.labels is not None for window in ordered):
         labels = np.full((1, len(row)), IGNORED, dtype=np.int64)

@@ -1,7 +1,7 @@
 """A model made ready to predict: weights as the device multiplies them, no work on padding."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -34,7 +34,8 @@ class Batching:
 
     def batch(self, windows: Sequence[Window]) -> Batch:
         """Make a batch without labels of windows, the longest first."""
-        return pack(windows) if self.packed else pad(windows, self.pad_id)
+        made = pack(windows, few_lengths=True) if self.packed else pad(windows, self.pad_id)
+        return replace(made, labels=None, num_labelled=0)
 
 
 def make_ready(model: nn.Module, device: torch.device, precision: Precision) -> Precision:

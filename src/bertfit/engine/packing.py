@@ -29,6 +29,10 @@ ATTENTION = "bertfit"
 # E5-small, bf16, steps of 16 CLUENER texts: 0.450, 0.446, 0.436 s with 2,500, 5,000 and 10,000.
 BLOCK_COST_SCORES = 10_000
 
+# The products of a prediction have few shapes: each is of at most so many tokens, and lengths are
+# multiples of 8, above 64 four an octave.
+GROUP_TOKENS = 512
+
 # Encoders whose attention goes through transformers' interface, reads nothing but query, key and
 # value, and takes the positions from `position_ids`. tests/engine/test_packing.py holds each to its
 # padded logits. Not among them: relative positions (DeBERTa, MPNet), local layers (ModernBERT).
@@ -61,9 +65,13 @@ class AttentionBlock:
         shape: n and t.
         tokens: where its tokens lie among all, from and up to.
         padded: (n * h * t) int64. The row of its tokens' (tokens * h, size) that goes to each place
-            of the padded (n, h, t, size); one behind the last for padding.
+            of the padded (n, h, t, size). For padding one behind the last if `has_zeros`, else
+            the last of the window.
         real: (tokens * h) int64, the place of each row.
         bias: (n, 1, 1, t) float32, added to the scores: minus infinity on padding. None without.
+        groups: how many windows go into each product; together n.
+        has_zeros: padding is zeros, as gradients need it; else it repeats the last token of the
+            window, which spares a copy of all rows: nothing looks at it.
     """
 
     shape: tuple[int, int]
@@ -71,37 +79,75 @@ class AttentionBlock:
     padded: Tensor
     real: Tensor
     bias: Tensor | None
+    groups: tuple[int, ...]
+    has_zeros: bool
 
 
-def attention_blocks(lengths: Sequence[int], heads: int) -> tuple[AttentionBlock, ...]:
-    """Cut windows of falling lengths into the blocks that are the least work."""
+def attention_blocks(
+    lengths: Sequence[int], heads: int, *, few_shapes: bool = False
+) -> tuple[AttentionBlock, ...]:
+    """Cut windows of falling lengths into the blocks that are the least work.
+
+    Args:
+        lengths: tokens of the windows.
+        heads: of the model.
+        few_shapes: for prediction, whose batches come without end: products of few shapes.
+    """
     blocks, start = [], 0
-    squares = [length**2 for length in lengths]
-    for first, last in cheapest_ranges(squares, BLOCK_COST_SCORES):
-        block = _block(np.asarray(lengths[first:last]), heads, start)
-        start = block.tokens.stop
-        blocks.append(block)
+    widths = [_few_lengths(length) if few_shapes else length for length in lengths]
+    for first, last in cheapest_ranges([width**2 for width in widths], BLOCK_COST_SCORES):
+        groups = _few_groups(last - first, widths[first]) if few_shapes else (last - first,)
+        here = np.asarray(lengths[first:last])
+        blocks.append(_block(here, widths[first], heads, start, groups, has_zeros=not few_shapes))
+        start = blocks[-1].tokens.stop
     return tuple(blocks)
 
 
-def _block(lengths: NDArray[np.int64], heads: int, start: int) -> AttentionBlock:
-    windows, longest = len(lengths), int(lengths.max())
-    starts = np.cumsum(lengths) - lengths
+def _few_lengths(length: int) -> int:
+    """Round a length up to one of few; a block of it is padded to that."""
+    multiple = max(8, 1 << (length - 1).bit_length() >> 3)
+    return -(-length // multiple) * multiple
+
+
+def _few_groups(count: int, longest: int) -> tuple[int, ...]:
+    """Cut windows into groups of one size, and what is left into powers of two."""
+    most = max(1, GROUP_TOKENS // longest)
+    full, rest = divmod(count, most)
+    powers = (1 << bit for bit in reversed(range(rest.bit_length())))
+    return (most,) * full + tuple(power for power in powers if rest & power)
+
+
+def _block(
+    lengths: NDArray[np.int64],
+    longest: int,
+    heads: int,
+    start: int,
+    groups: tuple[int, ...],
+    *,
+    has_zeros: bool,
+) -> AttentionBlock:
     total = int(lengths.sum())
+    starts = (np.cumsum(lengths) - lengths)[:, None, None]
+    lengths = lengths[:, None, None]
     token, head = np.arange(longest), np.arange(heads)[:, None]
-    is_real = token < lengths[:, None, None]  # (n, 1, t)
-    padded = (starts[:, None, None] + token) * heads + head  # (n, h, t)
-    padded = np.where(is_real, padded, total * heads).reshape(-1)
-    real = np.empty(total * heads + 1, dtype=np.int64)
-    real[padded] = np.arange(padded.size)
-    is_full = total == windows * longest
-    bias = None if is_full else torch.from_numpy(np.where(is_real[:, None], 0, -np.inf)).float()
+    is_real = np.broadcast_to(token < lengths, (len(lengths), heads, longest)).reshape(-1)
+    place = starts + np.minimum(token, lengths - 1)
+    padded = (place * heads + head).reshape(-1)  # (n, h, t)
+    real = np.empty(total * heads, dtype=np.int64)
+    real[padded[is_real]] = is_real.nonzero()[0]
+    if has_zeros:
+        padded[~is_real] = total * heads
+    bias = None
+    if not is_real.all():
+        bias = torch.from_numpy(np.where(token < lengths, 0, -np.inf)[:, None]).float()
     return AttentionBlock(
-        shape=(windows, longest),
+        shape=(len(lengths), longest),
         tokens=slice(start, start + total),
         padded=torch.from_numpy(padded),
-        real=torch.from_numpy(real[:-1]),
+        real=torch.from_numpy(real),
         bias=bias,
+        groups=groups,
+        has_zeros=has_zeros,
     )
 
 
@@ -116,7 +162,9 @@ def packed_inputs(model: nn.Module, batch: Batch) -> dict[str, Any]:
         start += length
     return {
         "position_ids": torch.from_numpy(positions),
-        "packed_blocks": attention_blocks(batch.packed_lengths, config.num_attention_heads),
+        "packed_blocks": attention_blocks(
+            batch.packed_lengths, config.num_attention_heads, few_shapes=batch.labels is None
+        ),
     }
 
 
@@ -133,13 +181,16 @@ def _attend(
         done: Tensor = _Attention.apply(query, key, value, scale, dropout, blocks)
         return done
     query, key, value = (x[0].transpose(0, 1) for x in (query, key, value))
-    out = query.new_zeros(query.shape)
+    out = query.new_empty(query.shape)
+    out[blocks[-1].tokens.stop :] = 0
     for block in blocks:
         q, k, v = (_padded(x, block) for x in (query, key, value))
         if _is_faster_by_products(q):
-            # Beyond 96 tokens twice the bytes cost more than bfloat16's slower softmax.
-            weights = _scores(q, k, scale, block, wide=q.shape[1] <= 96).softmax(-1)
-            _put(out, torch.bmm(weights.to(v.dtype), v), block)
+            scores = _products(q, k.transpose(1, 2), block, scale)
+            if q.shape[1] <= 96:  # beyond, twice the bytes cost more than bfloat16's slower softmax
+                scores = scores.float()
+            weights = _biased(scores, block).softmax(-1).to(v.dtype)
+            _put(out, _products(weights, v, block), block)
         else:
             shape = (block.shape[0], -1, *q.shape[1:])
             bias = None if block.bias is None else block.bias.to(q.dtype)
@@ -157,17 +208,20 @@ def _is_faster_by_products(query: Tensor) -> bool:
     return query.dtype == torch.bfloat16 and query.shape[1] <= 192
 
 
-def _scores(
-    query: Tensor, key: Tensor, scale: float, block: AttentionBlock, *, wide: bool
-) -> Tensor:
-    """Return scale * query . key + bias: (n * h, t, size) twice to (n * h, t, t).
+def _products(left: Tensor, right: Tensor, block: AttentionBlock, scale: float = 1.0) -> Tensor:
+    """Return scale * left . right of every head: (n * h, i, j), (n * h, j, k) -> (n * h, i, k)."""
+    heads = left.shape[0] // block.shape[0]
+    out = left.new_empty(left.shape[0], left.shape[1], right.shape[2])
+    first = 0
+    for group in block.groups:
+        part = slice(first, first + group * heads)
+        out[part].baddbmm_(left[part], right[part], beta=0, alpha=scale)
+        first = part.stop
+    return out
 
-    In float32 if `wide`: the softmax wants the digits.
-    """
-    scores = torch.bmm(query, key.transpose(1, 2))
-    if wide:
-        scores = scores.float()
-    scores.mul_(scale)
+
+def _biased(scores: Tensor, block: AttentionBlock) -> Tensor:
+    """Add the bias of a block to its scores (n * h, t, t), in place."""
     if block.bias is not None:
         windows, tokens = block.shape
         scores.view(windows, -1, tokens, tokens).add_(block.bias)
@@ -196,8 +250,10 @@ class _Attention(torch.autograd.Function):
         saved: list[Tensor] = []
         for block in blocks:
             q, k, v = (_padded(x, block) for x in (query, key, value))
-            scores = _scores(q, k, scale, block, wide=q.element_size() < 4)
-            weights = scores.softmax(-1).to(q.dtype)
+            scores = torch.bmm(q, k.transpose(1, 2))
+            if scores.element_size() < 4:  # the softmax wants the digits
+                scores = scores.float()
+            weights = _biased(scores.mul_(scale), block).softmax(-1).to(q.dtype)
             kept = keep_mask(weights, dropout) if dropout else torch.ones_like(weights)
             dropped = weights * kept
             _put(out, torch.bmm(dropped, v), block)
@@ -233,7 +289,7 @@ def _padded(tokens: Tensor, block: AttentionBlock) -> Tensor:
     """Take a block out of (S, h, size): (n * h, t, size), zeros on padding."""
     __, heads, size = tokens.shape
     rows = tokens[block.tokens].reshape(-1, size)
-    if block.bias is not None:
+    if block.has_zeros and block.bias is not None:
         rows = torch.cat([rows, rows.new_zeros(1, size)])
     windows, longest = block.shape
     return rows.index_select(0, block.padded).view(windows * heads, longest, size)

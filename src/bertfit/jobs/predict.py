@@ -5,7 +5,6 @@ read-ahead is in memory (law 7).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
@@ -288,8 +287,7 @@ class Predictor:
         return [result for result in done if result is not None], unfit
 
     def _tag_part(self, part: Sequence[Window]) -> list[Tagged]:
-        batch = replace(self.batching.batch(part), labels=None, num_labelled=0)
-        return tag_batch(self.forward, self._decoder, part, batch)
+        return tag_batch(self.forward, self._decoder, part, self.batching.batch(part))
 
 
 def _refuse(problem: Problem) -> None:
