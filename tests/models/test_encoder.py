@@ -1,6 +1,7 @@
 """The door to transformers: what it lets in, what it refuses, and with which words."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -170,7 +171,8 @@ def test_weights_of_another_size_are_refused(folder: Path) -> None:
         load_classifier(folder, ("O",))
 
 
-def test_weights_that_are_not_finite_are_refused(folder: Path) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_that_are_not_finite_are_refused(folder: Path, dtype: torch.dtype) -> None:
     from safetensors.torch import load_file, save_file
 
     path = folder / "model.safetensors"
@@ -179,15 +181,60 @@ def test_weights_that_are_not_finite_are_refused(folder: Path) -> None:
     weights[name].view(-1)[7] = float("nan")
     save_file(weights, path, metadata={"format": "pt"})
     with pytest.raises(ModelError, match=r"not finite"):
-        load_classifier(folder, ("O",))
+        load_classifier(folder, ("O",), dtype=dtype)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("size", [0, 5, 100, 5000])
-def test_weights_that_are_cut_off_are_refused(folder: Path, size: int) -> None:
+def test_weights_that_are_cut_off_are_refused(folder: Path, size: int, dtype: torch.dtype) -> None:
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:size])
     with pytest.raises(ModelError):
-        load_classifier(folder, ("O",))
+        load_classifier(folder, ("O",), dtype=dtype)
+
+
+@pytest.mark.parametrize("shards", [False, True])
+@pytest.mark.parametrize("model_type", [name for name in FAMILIES if name != "nezha"])
+def test_weights_are_cast_as_they_are_read(tmp_path: Path, model_type: str, shards: bool) -> None:
+    model = family(model_type)
+    model.save_pretrained(tmp_path, max_shard_size="20KB" if shards else "5GB")  # type: ignore[operator]
+    assert (len(list(tmp_path.glob("*.safetensors"))) > 1) == shards
+    plain, __ = load_classifier(tmp_path, SCHEME.tags)
+    cast, taken = load_classifier(tmp_path, SCHEME.tags, dtype=torch.bfloat16)
+    assert taken == SCHEME.tags
+    for name, weight in plain.named_parameters():
+        assert torch.equal(cast.get_parameter(name), weight.bfloat16()), name
+    for name, table in plain.named_buffers():
+        assert torch.equal(cast.get_buffer(name), table), name
+
+
+def test_weights_that_are_cast_are_not_held_as_they_were(tmp_path: Path) -> None:
+    status, clear = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+    if not os.access(clear, os.W_OK):
+        pytest.skip("this system does not tell the most memory that was held")
+    fields = {
+        "model_type": "bert",
+        "vocab_size": 200,
+        "hidden_size": 768,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 12,
+        "intermediate_size": 3072,
+        "max_position_embeddings": 40,
+    }
+    build_classifier(fields, SCHEME.tags).save_pretrained(tmp_path)  # type: ignore[operator]
+    size = (tmp_path / "model.safetensors").stat().st_size
+
+    def kib(name: str) -> int:
+        lines = status.read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith(name))
+
+    clear.write_text("5")  # proc(5): the most begins anew
+    before = kib("VmRSS")
+    model, __ = load_classifier(tmp_path, SCHEME.tags, dtype=torch.bfloat16)
+    held = 1024 * (kib("VmHWM") - before)
+    assert sum(p.nbytes for p in model.parameters()) > 0.49 * size
+    # Half of it, and the largest weights on their way: read as a whole, it would be 1.5 times.
+    assert held < 0.8 * size
 
 
 def test_a_model_without_fast_tokenizer_is_refused(folder: Path) -> None:

@@ -1,5 +1,7 @@
 """A model made ready to predict: weights as the device multiplies them, no work on padding."""
 
+import ctypes
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -38,11 +40,16 @@ class Batching:
         return replace(made, labels=None, num_labelled=0)
 
 
+def read_as(device: torch.device, precision: Precision) -> torch.dtype:
+    """Return what the weights may be read as for a model that `make_ready` gets."""
+    return torch.bfloat16 if can_prepack(precision, device) else torch.float32
+
+
 def make_ready(model: nn.Module, device: torch.device, precision: Precision) -> Precision:
     """Store a model on its device as it is multiplied there; it cannot be trained on then.
 
     Args:
-        model: of transformers, in float32.
+        model: of transformers, in float32 or what `read_as` says.
         device: where to run.
         precision: of its matrix products.
 
@@ -58,7 +65,15 @@ def make_ready(model: nn.Module, device: torch.device, precision: Precision) -> 
     if device.type == "cpu" and can_pack(model):
         prepare_packing(model)
     model.to(device).eval()
+    _give_back()
     return left
+
+
+def _give_back() -> None:
+    """Give what loading and reordering freed back to the system; the C library would keep it."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:  # of glibc
+        trim(0)
 
 
 def batching_of(model: nn.Module, device: torch.device, pad_id: int) -> Batching:

@@ -18,7 +18,7 @@ from bertfit.data.mentions import MARKERS, Mentions, Span, inner_spans, mentions
 from bertfit.data.token_windows import NativeTokenizer, token_windows
 from bertfit.engine.backends import Forward, torch_encoder
 from bertfit.engine.device import choose_device
-from bertfit.engine.inference import batching_of, first_rows, make_ready
+from bertfit.engine.inference import batching_of, first_rows, make_ready, read_as
 from bertfit.engine.pooling import Reduction, pool
 from bertfit.engine.precision import choose_precision
 from bertfit.errors import BudgetError, ConfigError, DataError
@@ -293,10 +293,12 @@ def load_encoder(
         ConfigError: the device, precision or layers are not to be had.
     """
     chosen = choose_device(device)
+    number_format = choose_precision(precision, chosen)
+    dtype = read_as(chosen, number_format)
     return Embedder(
-        read_encoder(find_model(model), max_length, trust_remote_code),
+        read_encoder(find_model(model), max_length, trust_remote_code, dtype),
         device=chosen,
-        precision=choose_precision(precision, chosen),
+        precision=number_format,
         layers=layers,
         pooling=pooling,
         normalize=normalize,

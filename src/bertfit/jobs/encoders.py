@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import torch
 from torch import nn
 
 from bertfit.data.mentions import MARKERS
@@ -47,13 +48,16 @@ class Encoder:
         return all(found is not None for found in ids)
 
 
-def read_encoder(folder: Path, max_length: int | None, trust_remote_code: bool) -> Encoder:
+def read_encoder(
+    folder: Path, max_length: int | None, trust_remote_code: bool, dtype: torch.dtype
+) -> Encoder:
     """Read any model folder as an encoder.
 
     Args:
         folder: of transformers or sentence-transformers.
         max_length: longest window in tokens; None is what the model allows, up to 512.
         trust_remote_code: run the Python code that a model brings.
+        dtype: of its weights.
 
     Raises:
         ModelError: it cannot be used.
@@ -61,7 +65,7 @@ def read_encoder(folder: Path, max_length: int | None, trust_remote_code: bool) 
     config = read_config(folder, trust_remote_code)
     length, overlap = window_size(max_positions(config), max_length, None, str(folder))
     # The head is one row that is never run; the encoder inside is what every model has.
-    whole, __ = load_classifier(folder, ("O",), trust_remote_code=trust_remote_code)
+    whole, __ = load_classifier(folder, ("O",), trust_remote_code=trust_remote_code, dtype=dtype)
     pooling, normalize = _sentence_transformer(folder)
     return Encoder(
         model=whole.base_model,  # type: ignore[arg-type]

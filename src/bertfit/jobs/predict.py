@@ -21,7 +21,7 @@ from bertfit.data.windows import TaggedWindow, merge, windows
 from bertfit.engine.backends import Forward, torch_tagger
 from bertfit.engine.decode import Decoder, Tagged, tag_batch
 from bertfit.engine.device import choose_device
-from bertfit.engine.inference import Batching, batching_of, make_ready
+from bertfit.engine.inference import Batching, batching_of, make_ready, read_as
 from bertfit.engine.precision import choose_precision
 from bertfit.errors import BudgetError
 from bertfit.jobs.backend_choice import Backend, other_backends, tokens_per_second
@@ -342,12 +342,14 @@ def load(
         ConfigError: the device, precision or backend is not to be had here.
     """
     chosen = choose_device(device)
-    tagger = load_tagger(find_model(model), trust_remote_code=trust_remote_code)
     number_format = choose_precision(precision, chosen)
-    forwards: dict[Backend, Forward] = {
-        name: make(tagger.model)
-        for name, make in other_backends(backend, chosen, precision, number_format).items()
-    }
+    others = other_backends(backend, chosen, precision, number_format)
+    tagger = load_tagger(
+        find_model(model),
+        trust_remote_code=trust_remote_code,
+        dtype=torch.float32 if others else read_as(chosen, number_format),
+    )
+    forwards: dict[Backend, Forward] = {name: make(tagger.model) for name, make in others.items()}
     predictor = Predictor(
         tagger,
         device=chosen,

@@ -18,7 +18,7 @@ from torch import nn
 from bertfit.errors import ModelError
 from bertfit.language import _
 from bertfit.models.head import head_parameters, take_head_rows
-from bertfit.models.safety import check_files, check_labels
+from bertfit.models.safety import INDEX_FILE, check_files, check_labels
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -171,10 +171,19 @@ def load_classifier(
     attn_implementation: Literal["sdpa", "eager"] | None = None,
     dropout: float | None = None,
     trust_remote_code: bool = False,
+    dtype: torch.dtype = torch.float32,
 ) -> tuple[nn.Module, tuple[str, ...]]:
-    """Load a model for token classification with the given tags, in fp32 on the CPU.
+    """Load a model for token classification with the given tags, on the CPU.
 
     A tagger with other tags keeps the rows of its head whose tag is wanted again.
+
+    Args:
+        folder: of the model.
+        tags: of its head, in the order of their ids.
+        attn_implementation: None is the one that transformers takes.
+        dropout: every dropout of the model; None leaves them.
+        trust_remote_code: run the Python code that a model brings.
+        dtype: of its weights. They are cast one by one as they are read, never held twice.
 
     Returns:
         The model, and the tags whose head rows were taken over.
@@ -182,8 +191,6 @@ def load_classifier(
     Raises:
         ModelError: no safetensors weights, wrong shapes, or numbers that are not finite.
     """
-    import transformers
-
     check_files(folder)
     config = read_config(folder, trust_remote_code)
     old_tags = [config.id2label[i] for i in sorted(config.id2label)]
@@ -202,16 +209,14 @@ def load_classifier(
         )
     try:
         with _quiet():
-            model, report = transformers.AutoModelForTokenClassification.from_pretrained(
+            model, report = _read_classifier(
                 folder,
-                config=config,
-                dtype=torch.float32,
-                use_safetensors=True,
-                local_files_only=True,
-                trust_remote_code=trust_remote_code,
+                config,
+                dtype,
                 ignore_mismatched_sizes=True,
                 attn_implementation=attn_implementation,
                 output_loading_info=True,
+                trust_remote_code=trust_remote_code,
             )
     except Exception as error:  # noqa: BLE001 (safetensors and transformers raise many kinds)
         raise ModelError(
@@ -223,6 +228,47 @@ def load_classifier(
     _refuse_foreign_weights(folder, model, report, with_head=is_tagger and tuple(old_tags) == tags)
     taken = take_head_rows(folder, model, old_tags, tags) if is_tagger else ()
     return model, taken
+
+
+def _read_classifier(folder: Path, config: Any, dtype: torch.dtype, **options: Any) -> Any:
+    """Return the model and the report of transformers."""
+    import transformers
+
+    kind = transformers.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING.get(type(config), None)
+    weights = None if dtype == torch.float32 or kind is None else _slices(folder)
+    if weights is None:
+        return transformers.AutoModelForTokenClassification.from_pretrained(
+            folder,
+            config=config,
+            dtype=dtype,
+            use_safetensors=True,
+            local_files_only=True,
+            **options,
+        )
+    del options["trust_remote_code"]
+    return kind.from_pretrained(None, config=config, state_dict=weights, dtype=dtype, **options)
+
+
+def _slices(folder: Path) -> dict[str, Any] | None:
+    """Return the weights of a folder, each read when it is asked for; None for files not known.
+
+    transformers maps the file into memory, so every byte that was looked at counts as the process's
+    until the last weight is cast. Here a weight is read into memory of its own and freed.
+    """
+    from safetensors import safe_open
+
+    files = {folder / "model.safetensors"}
+    if not (folder / "model.safetensors").is_file():
+        index = folder / INDEX_FILE
+        if not index.is_file():
+            return None
+        map_of_files = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        files = {folder / name for name in map_of_files.values()}
+    found = {}
+    for path in sorted(files):
+        file = safe_open(path, framework="pt", device="cpu", backend="pread")
+        found.update({name: file.get_slice(name) for name in file.keys()})  # noqa: SIM118
+    return found
 
 
 def _refuse_foreign_weights(
@@ -247,13 +293,20 @@ def _refuse_foreign_weights(
                 "first is {name}. The weights do not belong to this config.json."
             ).format(folder=folder, missing=len(missing), total=total, name=sorted(missing)[0])
         )
-    bad = [name for name, p in model.named_parameters() if not bool(torch.isfinite(p).all())]
+    bad = [name for name, p in model.named_parameters() if not _is_finite(p)]
     if bad:
         raise ModelError(
             _("{folder}: {name} holds numbers that are not finite (NaN or infinity).").format(
                 folder=folder, name=bad[0]
             )
         )
+
+
+def _is_finite(weight: torch.Tensor) -> bool:
+    """Say whether all numbers of a weight are finite, without a copy of it."""
+    if not weight.numel():
+        return True
+    return all(bool(torch.isfinite(edge)) for edge in weight.aminmax())
 
 
 def set_dropout(config: Any, dropout: float) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+import torch
 from safetensors import SafetensorError
 from torch import nn
 
@@ -139,8 +140,9 @@ def load_tagger(
     *,
     attn_implementation: Literal["sdpa", "eager"] | None = None,
     trust_remote_code: bool = False,
+    dtype: torch.dtype = torch.float32,
 ) -> Tagger:
-    """Load a tagger that bertfit or anyone else trained.
+    """Load a tagger that bertfit or anyone else trained; the arguments are `load_classifier`'s.
 
     Raises:
         ModelError: it is no token classifier, or its files disagree.
@@ -159,6 +161,7 @@ def load_tagger(
         tags,
         attn_implementation=attn_implementation,
         trust_remote_code=trust_remote_code,
+        dtype=dtype,
     )
     tokenizer = load_tokenizer(folder, trust_remote_code)
     limit = max_positions(config)
