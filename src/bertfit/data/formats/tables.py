@@ -222,9 +222,10 @@ def parquet_rows(path: Path) -> tuple[Iterator[Row], ClassNames]:
 
     try:
         file = pyarrow.parquet.ParquetFile(path)
-    except (pyarrow.ArrowException, OSError) as error:
+        names = file.schema_arrow.names
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _damaged(path, error) from error
-    _refuse_twins(file.schema_arrow.names, str(path))
+    _refuse_twins(names, str(path))
     batches = file.iter_batches(batch_size=_BATCH_ROWS)
     return _batch_rows(path, batches), class_names(file.schema_arrow.metadata)
 
@@ -247,9 +248,10 @@ def arrow_rows(path: Path) -> tuple[Iterator[Row], ClassNames]:
             source.seek(0)
             reader = pyarrow.ipc.open_stream(source)
             batches = iter(reader)
-    except (pyarrow.ArrowException, OSError) as error:
+        names = reader.schema.names
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _damaged(path, error) from error
-    _refuse_twins(reader.schema.names, str(path))
+    _refuse_twins(names, str(path))
     return _batch_rows(path, batches), class_names(reader.schema.metadata)
 
 
