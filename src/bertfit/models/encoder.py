@@ -266,7 +266,7 @@ def _slices(folder: Path) -> dict[str, Any] | None:
         files = {folder / name for name in map_of_files.values()}
     found = {}
     for path in sorted(files):
-        file = safe_open(path, framework="pt", device="cpu", backend="pread")
+        file: Any = safe_open(path, framework="pt", device="cpu", backend="pread")
         found.update({name: file.get_slice(name) for name in file.keys()})  # noqa: SIM118
     return found
 
