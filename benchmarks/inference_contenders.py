@@ -17,6 +17,7 @@ from bertfit.data.windows import windows
 from bertfit.engine.backends import Forward, torch_tagger
 from bertfit.engine.inference import Batching, batching_of, make_ready
 from bertfit.engine.openvino_backend import openvino_tagger
+from bertfit.engine.prepacked import PrepackedLinear
 from bertfit.jobs.backend_choice import backend_of
 from bertfit.jobs.embed import load_encoder
 from bertfit.jobs.predict import load, text_tokenizer
@@ -170,6 +171,32 @@ def bertfit_tagger(folder: Path, precision: str, backend: str, constrained: bool
     return lambda texts: [
         [(e.start, e.end, e.label) for e in found] for found in predictor.entities(texts)
     ]
+
+
+def products_alone(folder: Path, precision: str) -> Callable[[list[str]], int]:
+    """The products of a tagger's linear layers on the rows of bertfit's batches; nothing else.
+
+    No tagger is faster that multiplies at this rate. What is called gives the operations.
+    """
+    tokens = SameTokens(folder)
+    model = _token_classifier(folder, torch.float32)
+    make_ready(model, CPU, precision)  # type: ignore[arg-type]
+    layers = [m for m in model.modules() if isinstance(m, torch.nn.Linear | PrepackedLinear)]
+    batching = batching_of(model, CPU, tokens.pad_id)
+    widths = {layer.in_features for layer in layers}
+    states = {width: torch.randn(BATCH_TOKENS, width).to(DTYPES[precision]) for width in widths}
+
+    def run(texts: list[str]) -> int:
+        operations = 0
+        with torch.inference_mode():
+            for part in batching.cut(tokens.windows(texts), BATCH_TOKENS):
+                rows = batching.batch(part).input_ids.size
+                for layer in layers:
+                    layer(states[layer.in_features][:rows])
+                    operations += 2 * rows * layer.in_features * layer.out_features
+        return operations
+
+    return run
 
 
 def margin_finder(folder: Path) -> Callable[[list[str]], list[np.ndarray]]:
