@@ -123,7 +123,7 @@ def run_case(case: dict, card: Stub, planner: Planner | None = None) -> dict:
     planner.facts = facts  # the budget is no part of what the planner remembers
     if choose(planner, facts.budget_bytes, facts.host_bytes)[0] is None:
         # The refusal also names trade-offs, each with an estimate of its own; its floor is enough.
-        frugal = min(planner.frugal(), key=lambda c: planner.need(c).required_bytes)
+        frugal = planner.most_frugal()
         planned = time.perf_counter()
         floor = planner.need(frugal).required_bytes
         planner.facts = replace(facts, budget_bytes=floor)

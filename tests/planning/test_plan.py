@@ -154,7 +154,7 @@ def test_without_a_budget_nothing_is_given_back_to_a_cap() -> None:
 
 def test_a_host_without_memory_is_no_home_for_the_state(planners: list[Planner]) -> None:
     planner = planners[0]
-    least = min(planner.need(c).required_bytes for c in planner.frugal() if not c.host_state)
+    least = min(planner.need(c).required_bytes for c in planner.frugal if not c.host_state)
     assert choose(planner, least, 0)[0] is None
     chosen, __ = choose(planner, least, 64 * GIB)
     assert chosen is not None

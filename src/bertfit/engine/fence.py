@@ -18,7 +18,7 @@ from bertfit.engine.weights import stored_bytes
 from bertfit.errors import BudgetError, ConfigError
 from bertfit.language import _
 from bertfit.memory.host import available_bytes as memory_left
-from bertfit.units import format_bytes
+from bertfit.units import format_bytes, format_floor
 
 T = TypeVar("T")
 
@@ -112,7 +112,7 @@ def check_floor(budget_bytes: int, needed_bytes: int, context_bytes: int) -> Non
                 budget=format_bytes(budget_bytes),
                 needed=format_bytes(needed_bytes),
                 context=format_bytes(context_bytes),
-                floor=format_bytes(floor),
+                floor=format_floor(floor),
             )
         )
 
@@ -136,7 +136,7 @@ def check_least(
                 budget=format_bytes(budget_bytes),
                 needed=format_bytes(needed),
                 context=format_bytes(context_bytes),
-                floor=format_bytes(needed + context_bytes),
+                floor=format_floor(needed + context_bytes),
             )
         )
 

@@ -18,7 +18,7 @@ from bertfit.jobs.plan import facts_of_corpus
 from bertfit.memory.host import available_bytes
 from bertfit.models.encoder import build_classifier, config_fields
 from bertfit.models.rows import keep_rows
-from bertfit.planning.choice import fits
+from bertfit.planning.choice import is_hopeless
 from bertfit.planning.planner import Planner
 from bertfit.planning.refusal import nothing_fits
 from bertfit.units import MIB
@@ -68,7 +68,7 @@ def _refuse_by_sample(job: JobConfig, place: Workplace) -> None:
     try:
         facts = facts_of_corpus(job, corpus, place.spec, host_bytes, lambda message: None)
         planner = Planner(facts)
-        if not any(fits(planner, candidate) for candidate in planner.frugal()):
+        if is_hopeless(planner):
             raise nothing_fits(planner)
     except ModelError:  # an operation whose memory is not known, or texts of another language
         return

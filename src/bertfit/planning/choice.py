@@ -88,6 +88,17 @@ def runners_up(planner: Planner, chosen: Candidate, count: int = 2) -> list[Cand
     return found
 
 
+def is_hopeless(planner: Planner) -> bool:
+    """Say, before anything is put in order, that not even what needs least fits."""
+    return not any(fits(planner, candidate) for candidate in reversed(planner.frugal))
+
+
+def is_tight(planner: Planner) -> bool:
+    """Say that the card has no room for weights and optimizer."""
+    budget = planner.facts.budget_bytes
+    return all(planner.least_bytes(c) > budget for c in planner.frugal if not c.host_state)
+
+
 def fits(planner: Planner, candidate: Candidate) -> bool:
     """Say whether a candidate fits card and host of its job."""
     facts = planner.facts
@@ -98,8 +109,11 @@ def _misfit(
     planner: Planner, candidate: Candidate, budget_bytes: int, host_bytes: int
 ) -> tuple[str | None, int | None]:
     """Say why a candidate does not fit, None where it does, and what it needs if that is known."""
-    about = planner.about_bytes(candidate)
-    if about > budget_bytes:  # up to 5% below the exact figure, never above it
+    # Nothing but what is exact or surely too little decides over what needs least: its need is the
+    # floor that a refusal names. The rough figure is up to 5% below the exact one.
+    is_frugal = candidate in planner.frugal
+    about = planner.least_bytes(candidate) if is_frugal else planner.about_bytes(candidate)
+    if about > budget_bytes:
         return _("needs about {size}").format(size=format_bytes(about)), None
     need = planner.need(candidate)
     if need.required_bytes > budget_bytes:

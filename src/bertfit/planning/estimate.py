@@ -12,7 +12,7 @@ from bertfit.memory.kernels import Chip
 from bertfit.memory.trace import Recorder, record
 from bertfit.planning import program
 from bertfit.planning.host import host_bytes
-from bertfit.planning.levers import Settings
+from bertfit.planning.levers import Settings, TrainSettings
 from bertfit.types import DeviceSpec, MemoryEstimate
 
 MARGIN = 0.01  # of what is reserved; see `required_bytes`
@@ -161,6 +161,32 @@ def estimate_memory(
     """
     simulation = simulate(build_model, settings, device)
     return summarize(simulation, device)
+
+
+def least_bytes(build_model: BuildModel, settings: TrainSettings, device: DeviceSpec) -> int:
+    """Return less than what a training job reserves, with little work: no step is traced.
+
+    That is what lies on the card before the first step, the workspaces of its products, and the
+    largest gradient.
+
+    Args:
+        build_model: gives the model, on `meta`.
+        settings: the levers; the steps are not looked at.
+        device: the card.
+
+    Raises:
+        ConfigError: settings that the model cannot have.
+    """
+    chip = Chip(
+        compute_capability=device.compute_capability, multiprocessors=device.multiprocessors
+    )
+    model, __ = program.prepare(build_model(), settings)
+    with record(chip) as trace:
+        update = program.place(model.train(), settings, _CARD)
+        held = sum(trace.sizes[block] for block in trace.live.values())
+        del update
+    held += 2 * chip.cublas_workspace_bytes  # one for each direction
+    return held + max((p.nbytes for p in model.parameters() if p.requires_grad), default=0)
 
 
 def required_bytes(reserved: int, device: DeviceSpec) -> int:

@@ -90,6 +90,22 @@ class StepFamily:
         """
         return summarize(self.simulate(steps, checkpointed_layers), self.device)
 
+    def surely_reserved(self, steps: Steps) -> int:
+        """Return the peak of the beginning of the steps: no more than `simulate` would find.
+
+        Two micro-batches are traced, where all the shapes of the steps may take many.
+        """
+        count, hardest = self.settings.checkpointed_layers, steps[0][0]
+        begin = tuple(shape for shape in steps[0][:2] if shape == hardest)
+        self._learn((begin,), count)
+        *pieces, __ = self._round((begin,), is_first=True)  # no update yet
+        whole = _Joined()
+        for asked in (("setup", None), *pieces):
+            whole.add(self._pieces[asked, count])
+        simulation = self._on_a_card(whole)
+        simulation.advance()
+        return simulation.allocator.peak_reserved_bytes
+
     def simulate(
         self,
         steps: Steps,
@@ -108,14 +124,10 @@ class StepFamily:
         count = checkpointed_layers
         count = self.settings.checkpointed_layers if count is None else count
         self._learn(steps, count)
-        allocator = CachingAllocator(
-            reserved_limit_bytes=reserved_limit_bytes,
-            expandable_segments=self.settings.expandable_segments,
-        )
         whole = _Joined()
         whole.add(self._pieces[("setup", None), count])
-        simulation = Simulation(allocator=allocator, trace=whole.trace)
-        peak = -1
+        simulation = self._on_a_card(whole, reserved_limit_bytes)
+        allocator, peak = simulation.allocator, -1
         for number in range(MAX_CYCLES + 1):
             for asked in self._round(steps, is_first=number == 0):
                 whole.add(self._pieces[asked, count])
@@ -129,6 +141,13 @@ class StepFamily:
         simulation.host_bytes = self._host_bytes
         whole.trace.pinned = self._pinned_for(steps, count)
         return simulation
+
+    def _on_a_card(self, whole: "_Joined", reserved_limit_bytes: int | None = None) -> Simulation:
+        allocator = CachingAllocator(
+            reserved_limit_bytes=reserved_limit_bytes,
+            expandable_segments=self.settings.expandable_segments,
+        )
+        return Simulation(allocator=allocator, trace=whole.trace)
 
     def _round(self, steps: Steps, *, is_first: bool) -> Iterator[Asked]:
         # Where gradients leave the card every micro-batch does as the first.

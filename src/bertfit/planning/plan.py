@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from bertfit.planning.candidates import Candidate
-from bertfit.planning.choice import Rejected, choose, slower
+from bertfit.planning.choice import Rejected, choose, is_hopeless, is_tight, slower
 from bertfit.planning.levers import TrainSettings
 from bertfit.planning.planner import Planner
 from bertfit.planning.refusal import nothing_fits
@@ -49,6 +49,8 @@ def make_plan(planner: Planner) -> Plan:
         BudgetError: nothing fits; the message has the floor.
     """
     facts = planner.facts
+    if is_tight(planner) and is_hopeless(planner):
+        raise nothing_fits(planner)
     chosen, rejected = choose(planner, facts.budget_bytes, facts.host_bytes)
     if chosen is None:
         raise nothing_fits(planner)

@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from functools import cached_property
 from typing import Self
 
 from torch import nn
@@ -17,7 +18,7 @@ from bertfit.planning.candidates import (
     hardest_steps,
 )
 from bertfit.planning.cost import StepCost
-from bertfit.planning.estimate import required_bytes, summarize
+from bertfit.planning.estimate import least_bytes, required_bytes, summarize
 from bertfit.planning.levers import TrainSettings, encoder_layers
 from bertfit.planning.mixed_steps import StepFamily
 from bertfit.planning.sample import Sample, sample_step
@@ -32,8 +33,6 @@ class Planner:
         facts: the job; its budget is not looked at.
 
     Attributes:
-        seconds: what a step of each candidate takes, estimated.
-        ordered: the candidates, the fastest first.
         needs: what was exactly estimated so far.
         micro_batches: micro-batch tokens -> micro-batches of a usual step, their mean.
         step_tokens: real tokens of a usual step.
@@ -50,9 +49,9 @@ class Planner:
             self.num_layers if can_checkpoint else 0,
             shares_layers=_shares_layers(model),
         )
-        self._card_samples = self._samples(replace(self._candidates[0], host_state=False))
-        self._screens = {False: Screen(self._card_samples)}
+        self._screens: dict[bool, Screen] = {}
         self._families: dict[bool, StepFamily] = {}
+        self._least: dict[Candidate, int] = {}
         self.needs: dict[Candidate, MemoryEstimate] = {}
         drawn = facts.steps()
         self._cuts = {
@@ -63,20 +62,26 @@ class Planner:
             tokens: sum(map(len, steps)) / len(steps) for tokens, steps in self._cuts.items()
         }
         self.step_tokens = sum(map(sum, drawn)) / len(drawn)
-        self._put_in_order()
 
     def on(self, device: DeviceSpec, budget_bytes: int) -> Self:
         """Return the planner for another card that the same kernels run on, with its speed."""
         other = copy.copy(self)
         other.facts = replace(self.facts, device=device, budget_bytes=budget_bytes)
-        other._put_in_order()
+        other._card_samples = self._card_samples
+        for name in ("seconds", "ordered"):
+            other.__dict__.pop(name, None)
         return other
 
-    def _put_in_order(self) -> None:
-        """Cost the candidates: the fastest first; among equals the one that needs less."""
+    @cached_property
+    def _card_samples(self) -> list[Sample]:
+        return self._samples(replace(self._candidates[0], host_state=False))
+
+    @cached_property
+    def seconds(self) -> dict[Candidate, float]:
+        """What a step of each candidate takes, estimated."""
         is_half = self.facts.settings.precision != "fp32"
         cost = StepCost(self._card_samples, self.facts.device, is_half=is_half)
-        self.seconds = {
+        return {
             c: sum(
                 cost.seconds(step, c.checkpointed_layers, host_state=c.host_state)
                 for step in self._cuts[c.micro_batch_tokens]
@@ -84,7 +89,11 @@ class Planner:
             / len(self._cuts[c.micro_batch_tokens])
             for c in self._candidates
         }
-        self.ordered = sorted(
+
+    @cached_property
+    def ordered(self) -> list[Candidate]:
+        """The candidates, the fastest first; among equals the one that needs less."""
+        return sorted(
             self._candidates,
             key=lambda c: (
                 self.seconds[c],
@@ -97,12 +106,25 @@ class Planner:
     def about_bytes(self, candidate: Candidate) -> int:
         """Return about what must be free on the card."""
         if candidate.host_state not in self._screens:
-            samples = self._samples(candidate, with_work=False)
+            samples = (
+                self._samples(candidate, with_work=False)
+                if candidate.host_state
+                else self._card_samples
+            )
             self._screens[candidate.host_state] = Screen(samples, host_state=candidate.host_state)
         screen = self._screens[candidate.host_state]
         hardest = hardest_step(self.facts, candidate.micro_batch_tokens)
         about = max(screen.about_bytes(s, candidate.checkpointed_layers) for s in hardest)
         return required_bytes(about, self.facts.device)
+
+    def least_bytes(self, candidate: Candidate) -> int:
+        """Return what is surely less than must be free on the card; see `estimate.least_bytes`."""
+        if candidate not in self._least:
+            facts = self.facts
+            self._least[candidate] = least_bytes(
+                facts.build_model, candidate.settings(facts, facts.settings.steps), facts.device
+            )
+        return required_bytes(self._least[candidate], self.facts.device)
 
     def need(self, candidate: Candidate) -> MemoryEstimate:
         """Return exactly what a candidate needs."""
@@ -157,15 +179,25 @@ class Planner:
             self.facts, hardest_steps(self.facts, candidate.micro_batch_tokens)
         )
 
+    @cached_property
     def frugal(self) -> list[Candidate]:
-        """Return the candidates that need least of the card: one for each home of the state."""
+        """The candidates that need least of the card: one for each home of the state."""
         return [
             min(
-                (c for c in self.ordered if c.host_state is on_host),
+                (c for c in self._candidates if c.host_state is on_host),
                 key=lambda c: (c.micro_batch_tokens, -c.checkpointed_layers),
             )
-            for on_host in sorted({c.host_state for c in self.ordered})
+            for on_host in sorted({c.host_state for c in self._candidates})
         ]
+
+    def most_frugal(self) -> Candidate:
+        """Return the candidate whose need of the card is the floor of the job."""
+        best, *others = reversed(self.frugal)  # that on the host mostly needs far less
+        for other in others:
+            floor = self.need(best).required_bytes
+            if self.least_bytes(other) <= floor and self.need(other).required_bytes <= floor:
+                best = other
+        return best
 
     def _samples(self, candidate: Candidate, *, with_work: bool = True) -> list[Sample]:
         like = replace(candidate, checkpointed_layers=0)

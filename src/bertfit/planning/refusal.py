@@ -6,12 +6,14 @@ from bertfit.config import TradeOff
 from bertfit.errors import BudgetError, ConfigError
 from bertfit.language import _
 from bertfit.planning.candidates import Candidate, JobFacts, Pins, hardest_steps
-from bertfit.planning.choice import choose
+from bertfit.planning.choice import is_hopeless
+from bertfit.planning.estimate import least_bytes, required_bytes
+from bertfit.planning.levers import TrainSettings
 from bertfit.planning.mixed_steps import StepFamily
 from bertfit.planning.planner import Planner
 from bertfit.planning.tradeoffs import CATALOGUE, DEFAULT_SHORT_WINDOW, with_trade_offs
-from bertfit.types import LengthProfile
-from bertfit.units import format_bytes
+from bertfit.types import LengthProfile, MemoryEstimate
+from bertfit.units import format_bytes, format_floor
 
 
 def nothing_fits(planner: Planner) -> ConfigError | BudgetError:
@@ -19,24 +21,24 @@ def nothing_fits(planner: Planner) -> ConfigError | BudgetError:
     facts = planner.facts
     if facts.pins.given():
         free = Planner(replace(facts, pins=Pins()))
-        if choose(free, facts.budget_bytes, facts.host_bytes)[0] is not None:
+        if not is_hopeless(free):
             flags = " ".join(
                 f"--{name.replace('_', '-')} {_flag(value)}"
                 for name, value in facts.pins.given().items()
             )
-            needed = min(planner.need(c).required_bytes for c in planner.frugal())
+            needed = planner.need(planner.most_frugal()).required_bytes
             return ConfigError(
                 _(
                     "{flags}: with that the job needs {needed}, and {budget} is there. Without it "
                     "the job fits: leave it out, or give a larger --budget."
                 ).format(
                     flags=flags,
-                    needed=format_bytes(needed),
+                    needed=format_floor(needed),
                     budget=format_bytes(facts.budget_bytes),
                 )
             )
         planner = free
-    frugal = min(planner.frugal(), key=lambda c: planner.need(c).required_bytes)
+    frugal = planner.most_frugal()
     least = planner.need(frugal)
     on_host = least.host_bytes + least.pinned_bytes
     text = (
@@ -53,7 +55,7 @@ def nothing_fits(planner: Planner) -> ConfigError | BudgetError:
     message = text.format(
         model=facts.model,
         length=facts.longest,
-        floor=format_bytes(least.required_bytes),
+        floor=format_floor(least.required_bytes),
         card=facts.device.name,
         host=format_bytes(on_host),
         budget=format_bytes(facts.budget_bytes),
@@ -86,23 +88,38 @@ def trade_offs_that_fit(planner: Planner, candidate: Candidate) -> list[str]:
         )
         settings = frugal.settings(changed, hardest_steps(changed, tokens))
         try:
-            family = StepFamily(facts.build_model, settings, facts.device, longest=changed.longest)
-            need = family.estimate(settings.steps)
+            need = _need_within(changed, settings)
         except ConfigError:  # a library that is not installed, or not for this model
             continue
-        if need.required_bytes <= facts.budget_bytes and (
-            need.host_bytes + need.pinned_bytes <= facts.host_bytes
-        ):
+        if need is not None and need.host_bytes + need.pinned_bytes <= facts.host_bytes:
             lines.append(
                 _("--allow {name}: {required}; {what}. Published cost: {price} ({source})").format(
                     name=offer.name,
-                    required=format_bytes(need.required_bytes),
+                    required=format_floor(need.required_bytes),
                     what=_(offer.what),
                     price=_(offer.price),
                     source=offer.source,
                 )
             )
     return lines
+
+
+def _need_within(facts: JobFacts, settings: TrainSettings) -> MemoryEstimate | None:
+    """Return what settings need, None where that is more than the budget.
+
+    The more it takes to know, the later it is asked.
+    """
+
+    def is_too_much(reserved: int) -> bool:
+        return required_bytes(reserved, facts.device) > facts.budget_bytes
+
+    if is_too_much(least_bytes(facts.build_model, settings, facts.device)):
+        return None
+    family = StepFamily(facts.build_model, settings, facts.device, longest=facts.longest)
+    if is_too_much(family.surely_reserved(settings.steps)):
+        return None
+    need = family.estimate(settings.steps)
+    return None if is_too_much(need.peak_reserved_bytes) else need
 
 
 def _with_trade_off(facts: JobFacts, name: str, num_layers: int) -> JobFacts | None:
