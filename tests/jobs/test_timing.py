@@ -1,8 +1,21 @@
 """Which of the planned candidates a card's own clock prefers."""
 
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tests.shared import shared
+
 from bertfit.jobs.timing import RUNS, settle_by_clock
 from bertfit.planning.candidates import Candidate
 from engine.test_recovery import Workshop, equal, windows_of
+from jobs.corpora import write_corpus
 
 
 def candidate(tokens: int, layers: int) -> Candidate:
@@ -50,4 +63,40 @@ def test_the_plan_stays_where_the_clock_agrees() -> None:
     )
     assert best == planned
     assert not any(getattr(m, "gradient_checkpointing", False) for m in shop.model.modules())
-    assert not said
+    assert said == ["Timed on this card, the plan is the fastest of 2."]
+
+
+@pytest.mark.slow
+def test_a_run_on_a_card_times_three_plans_before_its_first_step(tmp_path: Path) -> None:
+    """On the stub runtime: times mean nothing there, but torch believes in the card."""
+    runtime = shared("tools", "phantom_gpu")
+    if torch.version.cuda is None or shutil.which("gcc") is None:
+        pytest.skip("the stub runtime needs the CUDA build of torch and gcc")
+    built = Path(os.environ.get("PHANTOM_BUILD", tmp_path / "phantom"))
+    if not (built / "libphantom.so").exists():
+        subprocess.run([runtime / "build.sh", sys.executable, built], check=True)
+    data, folder = write_corpus(tmp_path / "t.jsonl", 96), tmp_path / "run"
+    job = f"--model tiny --train-file {data} --output-dir {folder} --num-train-epochs 1 --lang en"
+    done = subprocess.run(
+        [sys.executable, "-m", "bertfit", "train", "--device", "cuda", *job.split()],
+        env={
+            **os.environ,
+            "LD_PRELOAD": str(built / "libphantom.so"),
+            "LD_LIBRARY_PATH": str(built),
+            "PHANTOM_MEMORY": "4GiB",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said = re.search(
+        r"Timed on this card, (?:the plan is the fastest of 3|micro-batches of (\d+) tokens)",
+        done.stderr,
+    )
+    assert said is not None, done.stderr
+    planned = json.loads((folder / "plan.json").read_text())["chosen"]["micro_batch_tokens"]
+    steps = [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
+    assert len(steps) > 1 and not any(step["oom_retries"] for step in steps)
+    if said[1] is None or int(said[1]) == planned:
+        assert len({len(step["cuts"]) for step in steps[:-1]}) == 1

@@ -33,7 +33,7 @@ def settle_by_clock(
         steps: runs them; is left with the fastest.
         candidates: the planned one first; a tie is its.
         windows: of one step.
-        say: told where the clock overrules the plan.
+        say: told what the clock says of the plan.
         clock: in seconds.
 
     Returns:
@@ -62,7 +62,11 @@ def settle_by_clock(
     planned = candidates[0]
     best = min(seconds, key=lambda candidate: seconds[candidate], default=planned)
     _take(steps, best)
-    if best != planned and planned in seconds:
+    if best == planned and len(seconds) > 1:
+        say(
+            _("Timed on this card, the plan is the fastest of {count}.").format(count=len(seconds))
+        )
+    elif best != planned and planned in seconds:
         say(
             _(
                 "Timed on this card, micro-batches of {tokens} tokens with {layers} layers "
