@@ -70,6 +70,8 @@ def test_a_lever_is_explained_with_its_other_values(capsys: pytest.CaptureFixtur
         (["--gpu", "rtx-3050-4gb", "--allow", "magic"], 2, "--allow"),
         (["--gpu", "rtx-3050-4gb", "--explain", "magic"], 2, "there is no such lever"),
         (["--gpu", "no-such-card"], 2, "no card"),
+        (["--device", "cpu"], 2, "--device cpu: a plan is for a card"),
+        (["--device", "sim:no-such-card"], 2, "no card"),
         (
             ["--gpu", "rtx-3050-4gb", "--budget", "330MiB", "--micro-batch-tokens", "2048"],
             2,
@@ -87,6 +89,22 @@ def test_what_cannot_be_is_said_with_its_exit_code(
     assert captured.out == ""
     assert told in captured.err
     assert "Traceback" not in captured.err
+
+
+def test_a_command_of_train_is_planned_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *ASKED, *CARD, "--json"]) == 0
+    plain = json.loads(capsys.readouterr().out)["plan"]
+    of_training = ["--learning-rate", "1e-4", "--output-dir", "x", "--overwrite"]
+    device = ["--device", "sim:rtx-3050-4gb"]
+    assert main(["plan", *ASKED, *device, *of_training, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["plan"] == plain
+
+
+def test_help_lists_what_changes_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--help"]) == 0
+    told = capsys.readouterr().out
+    assert "--micro-batch-tokens" in told and "--gpu" in told
+    assert "--learning-rate" not in told and "--output-dir" not in told
 
 
 def test_a_refusal_does_not_need_what_it_could_offer(

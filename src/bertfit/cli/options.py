@@ -1,7 +1,7 @@
 """Flags made from the fields of a pydantic record, so that the two cannot drift apart."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -14,14 +14,16 @@ from bertfit.language import _
 def with_fields(
     function: Callable[..., int],
     fields: Mapping[str, FieldInfo],
+    unlisted: Collection[str] = (),
 ) -> Callable[..., int]:
     """Give a function one keyword flag per field, beside its own parameters.
 
     The function receives them as one dict, `fields`, with None for what was not given. Values are
-    passed on as text: the record checks them, and reports all faults at once.
+    passed on as text: the record checks them, and reports all faults at once. Those of `unlisted`
+    are taken too, but `--help` does not show them.
     """
     own = [p for p in inspect.signature(function).parameters.values() if p.name != "fields"]
-    flags = [_flag(name, field) for name, field in fields.items()]
+    flags = [_flag(name, field, name in unlisted) for name, field in fields.items()]
 
     def command(**values: object) -> int:
         given = {name: values.pop(name) or None for name in fields}
@@ -35,23 +37,29 @@ def with_fields(
     return command
 
 
-def _flag(name: str, field: FieldInfo) -> inspect.Parameter:
+def _flag(name: str, field: FieldInfo, hidden: bool) -> inspect.Parameter:
     flag = "--" + name.replace("_", "-")
     text = _(field.description) if field.description else ""
     has_default = field.default is not None and field.default != [] and not field.is_required()
     if has_default and not _is_bool(field):
         text += f" [{field.default}]"
     if _is_bool(field):
-        annotation: Any = Annotated[bool | None, typer.Option(flag, help=text, show_default=False)]
+        annotation: Any = Annotated[
+            bool | None, typer.Option(flag, help=text, show_default=False, hidden=hidden)
+        ]
     elif _is_list(field):
         annotation = Annotated[
             list[str] | None,
-            typer.Option(flag, help=text, metavar=_metavar(field), show_default=False),
+            typer.Option(
+                flag, help=text, metavar=_metavar(field), show_default=False, hidden=hidden
+            ),
         ]
     else:
         annotation = Annotated[
             str | None,
-            typer.Option(flag, help=text, metavar=_metavar(field), show_default=False),
+            typer.Option(
+                flag, help=text, metavar=_metavar(field), show_default=False, hidden=hidden
+            ),
         ]
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation

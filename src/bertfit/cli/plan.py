@@ -12,6 +12,21 @@ from bertfit.language import _
 from bertfit.planning.plan_config import PlanConfig
 
 ALL = "all"
+# They change neither memory nor time. A command of `train` can be planned as it is.
+_OF_TRAINING = (
+    "output_dir",
+    "overwrite",
+    "learning_rate",
+    "head_learning_rate",
+    "weight_decay",
+    "warmup_steps",
+    "early_stopping_patience",
+    "eval_steps",
+    "logging_steps",
+    "preemption_file",
+    "preemption_command",
+    "device",
+)
 
 
 def _plan(
@@ -24,7 +39,7 @@ def _plan(
         bool, typer.Option("--json", help=_("print one JSON document on stdout"))
     ] = False,
 ) -> int:
-    asked = validated(PlanConfig, fields)
+    asked = validated(PlanConfig, {**fields, "gpu": fields["gpu"] or _card_of(fields["device"])})
     from bertfit.jobs.plan import plan
 
     if asked.gpu == ALL:
@@ -40,6 +55,24 @@ def _plan(
 
     print_plan(made, planner.facts)
     return 0
+
+
+def _card_of(device: str | None) -> str | None:
+    """Return the card that `--device` names, None for that of this machine.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if device is None or device.partition(":")[0] == "cuda":
+        return None
+    if device.startswith("sim:"):
+        return device
+    raise ConfigError(
+        _(
+            "--device {device}: a plan is for a card. Name one with --gpu, or leave --device out "
+            "for that of this machine."
+        ).format(device=device)
+    )
 
 
 def _rank(asked: PlanConfig, as_json: bool) -> int:
@@ -85,4 +118,4 @@ def _explain(lever: str, made: Any, planner: Any, as_json: bool) -> int:
     return 0
 
 
-command = with_fields(_plan, PlanConfig.model_fields)
+command = with_fields(_plan, PlanConfig.model_fields, unlisted=_OF_TRAINING)
