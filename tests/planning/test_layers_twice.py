@@ -62,6 +62,7 @@ def test_k_layers_twice_need_what_a_fresh_trace_says(model_type: str) -> None:
         fresh = estimate_memory(build, settings(count), CARD)
         assert family.estimate(STEPS, count) == fresh, count
     assert family.num_traces == 2, "both shapes at once, with none and with all"
+    assert family.num_micro_batches == 8, "of each: the very first, the next first, and two later"
 
 
 @pytest.mark.parametrize(
