@@ -120,6 +120,8 @@ def test_what_a_folder_holds_beside_is_named(tmp_path: Path, names: list[str], f
         table = pa.table({"tokens": [["Ada"]], "ner_tags": [["O"]]})
         pa.parquet.write_table(table, tmp_path / names[0])
     (tmp_path / "README.txt").write_text("about")
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / ".cache" / "t.json").write_text("{}")
     assert kinds(count_files([tmp_path], ReadOptions())) == {}
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "dev.jsonl.gz").write_text("{}")

@@ -44,9 +44,9 @@ _VALUES = st.recursive(
 )
 
 
-@given(_VALUES)
-def test_it_is_found_at_any_depth_and_only_there(value: Any) -> None:
-    decoded, fault = decode_json(_written(value), "a.jsonl", 3)
+@given(_VALUES, st.sampled_from(["", " ", "\t \r"]), st.sampled_from(["", "  "]))
+def test_it_is_found_at_any_depth_and_only_there(value: Any, before: str, after: str) -> None:
+    decoded, fault = decode_json(before + _written(value) + after, "a.jsonl", 3)
     assert (fault is not None) == _repeats(value)
     if fault is None:
         assert decoded == json.loads(_written(value))
@@ -90,6 +90,9 @@ def test_a_table_with_two_columns_of_one_name_is_refused(tmp_path: Path) -> None
     (tmp_path / "b.csv").write_text("Sentence #,Word,Tag,Word\n1,a,O,b\n")
     with pytest.raises(DataError, match=r"b\.csv:1: two columns are called 'Word'"):
         list(read(tmp_path / "b.csv"))
+    (tmp_path / "c.csv").write_text("sentence_id,Word,word,tag\n1,a,b,O\n")
+    with pytest.raises(DataError, match=r"c\.csv:1: two columns are called 'word'"):
+        list(read(tmp_path / "c.csv"))
     table = pa.table([["a"], ["b"]], names=["text", "text"])
     pa.parquet.write_table(table, tmp_path / "a.parquet")
     with pa.ipc.new_file(tmp_path / "a.arrow", table.schema) as writer:

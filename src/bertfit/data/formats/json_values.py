@@ -58,7 +58,8 @@ def _twice(value: Any, text: str, begin: int, end: int) -> str | None:
         counts = Counter(name for name, __ in pairs)
         found.extend(name for name, count in counts.items() if count > 1)
 
-    json.JSONDecoder(object_pairs_hook=look).raw_decode(text, begin)
+    start = _BLANK.match(text, begin).end()  # type: ignore[union-attr]  # it always matches
+    json.JSONDecoder(object_pairs_hook=look).raw_decode(text, start)
     return found[0] if found else None
 
 

@@ -198,6 +198,7 @@ def _beside(folder: Path, read: Iterable[Path]) -> tuple[str, ...]:
         for each in sorted(others)
         if Path(each.name.removesuffix(".gz")).suffix in _DATA_SUFFIXES
         and not each.name.lower().startswith(_NO_DATA)
+        and not any(part.startswith(".") for part in each.relative_to(folder).parts)
         and each.is_file()
     )
 

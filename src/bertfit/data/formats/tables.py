@@ -190,7 +190,9 @@ def token_rows(file: TextFile, delimiter: str, log: ProblemLog) -> Iterator[Row]
             yield line, None, fault
             continue
         if sentence_at < 0:
-            place_of = {name.lower(): place for place, name in enumerate(row)}
+            names = [name.lower() for name in row]
+            _refuse_twins(names, f"{file.path}:{line}")
+            place_of = {name: place for place, name in enumerate(names)}
             sentence_at = next(place_of[key] for key in _SENTENCE_KEYS if key in place_of)
             for key, place in place_of.items():
                 if key not in _SENTENCE_KEYS:
