@@ -1,6 +1,8 @@
 """Law 10: inputs of layers kept on the host. The numbers are the same, and rows are used again."""
 
 import copy
+import gc
+import weakref
 
 import pytest
 import torch
@@ -18,10 +20,14 @@ class Pinned:
 
     def __init__(self) -> None:
         self.blocks: list[tuple[int, int]] = []
+        self.rows: "weakref.WeakSet[Tensor]" = weakref.WeakSet()
 
     def take(self, count: int, size: int) -> list[Tensor]:
         self.blocks.append((count, size))
-        return list(torch.full((count, size), 255, dtype=torch.uint8))  # NaN
+        rows = list(torch.full((count, size), 255, dtype=torch.uint8))  # NaN
+        for row in rows:
+            self.rows.add(row)
+        return rows
 
 
 @pytest.fixture
@@ -100,6 +106,34 @@ def test_a_larger_micro_batch_takes_longer_rows(pinned: Pinned) -> None:
     model = with_inputs_on_host("bert")
     gradients(model, (1, 20), (3, 20), (1, 20))
     assert pinned.blocks == [(2, 20 * 32 * 4), (2, 3 * 20 * 32 * 4)]
+
+
+def test_after_memory_ended_a_smaller_micro_batch_asks_for_less(
+    pinned: Pinned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = with_inputs_on_host("bert")
+
+    def refuse(count: int, size: int) -> list[Tensor]:
+        if size > 20 * 32 * 4:
+            raise RuntimeError("CUDA error: out of memory")
+        return pinned.take(count, size)
+
+    monkeypatch.setattr(layer_inputs, "_pinned", refuse)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        gradients(model, (3, 20))
+    gradients(model, (1, 20))
+    assert pinned.blocks == [(2, 20 * 32 * 4)]
+
+
+def test_rows_go_when_another_number_of_layers_is_computed_twice(pinned: Pinned) -> None:
+    model = with_inputs_on_host("bert")
+    gradients(model, (3, 20))
+    rows = [weakref.ref(row) for row in pinned.rows]
+    set_checkpointed(model, 0, host_state=True)
+    gc.collect()
+    assert rows and not any(row() is not None for row in rows)
+    gradients(model, (3, 20))
+    assert len(pinned.blocks) == 1
 
 
 def test_a_copy_of_the_model_has_rows_of_its_own(pinned: Pinned) -> None:

@@ -28,6 +28,16 @@ def keep_inputs_on_host(layers: Sequence[nn.Module]) -> None:
         layer._gradient_checkpointing_func = inputs.checkpoint  # type: ignore[assignment]
 
 
+def leave_inputs_on_card(layers: Sequence[nn.Module]) -> None:
+    """Let go of the memory of `keep_inputs_on_host`; no layer runs a checkpoint until one is set.
+
+    Args:
+        layers: of an encoder.
+    """
+    for layer in layers:
+        vars(layer).pop("_gradient_checkpointing_func", None)
+
+
 class _HostInputs:
     """Rows of pinned memory, each as long as the largest input so far.
 
@@ -62,9 +72,11 @@ class _HostInputs:
     def _row(self, size: int) -> "tuple[Tensor, list[Tensor]]":
         """Take a row, and say where it goes back to."""
         if size > self._row_bytes:
-            self._free, self._row_bytes = [], size  # the old rows go before new ones come
+            self._free, self._row_bytes = [], 0  # the old rows go before new ones come
         if not self._free:
-            self._free += _pinned(self._num_layers, self._row_bytes)
+            longest = max(size, self._row_bytes)
+            self._free += _pinned(self._num_layers, longest)
+            self._row_bytes = longest  # only now: where memory ended, a smaller size is next
         return self._free.pop(), self._free
 
 

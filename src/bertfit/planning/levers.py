@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from bertfit.config import Attention, OptimizerName, Precision
-from bertfit.engine.layer_inputs import keep_inputs_on_host
+from bertfit.engine.layer_inputs import keep_inputs_on_host, leave_inputs_on_card
 from bertfit.engine.weights import store_all, store_as_multiplied
 from bertfit.errors import ConfigError
 from bertfit.language import _
@@ -301,7 +301,9 @@ def set_checkpointed(model: nn.Module, count: int, *, host_state: bool = False) 
     Raises:
         ConfigError: a model without checkpointing.
     """
-    _checkpoint(model, encoder_layers(model), count, host_state)
+    layers = encoder_layers(model)
+    leave_inputs_on_card(layers)  # rows of another number of layers are not kept
+    _checkpoint(model, layers, count, host_state)
     if not count:
         for module in model.modules():
             if hasattr(module, "gradient_checkpointing"):
