@@ -16,8 +16,9 @@ from bertfit.diagnose.machine import (
     collect,
 )
 from bertfit.language import use_language
-from bertfit.memory.device import CardProcess
+from bertfit.memory.device import CardProcess, resolve_device
 from bertfit.memory.measurement import Measurement
+from bertfit.planning.request import card_precision
 from bertfit.units import GIB, MIB
 
 # torch 2.14.1 from PyPI, and the CUDA 12.6 build of the same version.
@@ -218,6 +219,14 @@ def test_problems_come_before_notes() -> None:
     card = replace(RTX_3050, compute_capability=(7, 5), measurement=None, free_bytes=100 * MIB)
     found = find_all(replace(HEALTHY, cards=(card,)))
     assert [finding.kind for finding in found] == ["card-busy", "no-bf16", "not-measured"]
+
+
+@pytest.mark.parametrize("slug", ["gtx-1080", "v100-16gb", "t4"])
+def test_what_stands_in_for_bf16_is_what_a_plan_takes(slug: str) -> None:
+    device = resolve_device(slug)
+    card = replace(RTX_3050, name=slug, compute_capability=device.compute_capability)
+    note = one(replace(HEALTHY, cards=(card,), torch=CUDA_12), "no-bf16")
+    assert f"uses {card_precision(device)}" in note.message
 
 
 def test_collecting_asks_the_hub_only_when_told(monkeypatch: pytest.MonkeyPatch) -> None:

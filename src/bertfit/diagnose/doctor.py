@@ -20,6 +20,7 @@ BUSY_SHARE = 0.8
 _DRIVERS = {11: "450", 12: "525", 13: "580"}
 _FIRST_WITH_CUDA_13 = (7, 5)
 _FIRST_BF16 = (8, 0)
+_FIRST_FAST_FP16 = (7, 0)  # as `planning.request.card_precision` chooses
 _FIRST_SUPPORTED = (5, 0)
 
 
@@ -164,13 +165,7 @@ def _card(card: CardState, machine: Machine) -> Iterator[Finding]:
             ),
         )
     if capability < _FIRST_BF16:
-        yield _note(
-            "no-bf16",
-            _(
-                "{card} has no bf16 of its own (compute capability {capability}); bertfit uses "
-                "fp16 with a loss scaler there."
-            ).format(card=card.name, capability=_dotted(capability)),
-        )
+        yield _note("no-bf16", _no_bf16(card))
     if card.measurement is None and build.cuda_available:
         yield _note(
             "not-measured",
@@ -179,6 +174,19 @@ def _card(card: CardState, machine: Machine) -> Iterator[Finding]:
                 "bertfit doctor --measure takes a few seconds."
             ).format(card=card.name),
         )
+
+
+def _no_bf16(card: CardState) -> str:
+    values = {"card": card.name, "capability": _dotted(card.compute_capability)}
+    if card.compute_capability >= _FIRST_FAST_FP16:
+        return _(
+            "{card} has no bf16 of its own (compute capability {capability}); bertfit uses "
+            "fp16 with a loss scaler there."
+        ).format(**values)
+    return _(
+        "{card} has no bf16 and only slow fp16 (compute capability {capability}); bertfit uses "
+        "fp32 there."
+    ).format(**values)
 
 
 def _no_kernels(card: CardState, machine: Machine) -> str:
