@@ -20,7 +20,7 @@ class Pinned:
 
     def __init__(self) -> None:
         self.blocks: list[tuple[int, int]] = []
-        self.rows: "weakref.WeakSet[Tensor]" = weakref.WeakSet()
+        self.rows: weakref.WeakSet[Tensor] = weakref.WeakSet()
 
     def take(self, count: int, size: int) -> list[Tensor]:
         self.blocks.append((count, size))

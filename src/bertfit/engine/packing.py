@@ -245,6 +245,7 @@ class _Attention(torch.autograd.Function):
         dropout: float,
         blocks: tuple[AttentionBlock, ...],
     ) -> Tensor:
+        assert all(block.has_zeros for block in blocks), "gradients of a batch without labels"
         query, key, value = (x[0].transpose(0, 1) for x in (query, key, value))
         out = query.new_zeros(query.shape)
         saved: list[Tensor] = []
@@ -286,7 +287,7 @@ _softmax_backward = torch.ops.aten._softmax_backward_data
 
 
 def _padded(tokens: Tensor, block: AttentionBlock) -> Tensor:
-    """Take a block out of (S, h, size): (n * h, t, size), zeros on padding."""
+    """Take a block out of (S, h, size): (n * h, t, size); padding as the block says."""
     __, heads, size = tokens.shape
     rows = tokens[block.tokens].reshape(-1, size)
     if block.has_zeros and block.bias is not None:
