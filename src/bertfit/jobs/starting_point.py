@@ -10,6 +10,7 @@ from bertfit.jobs.trade_offs import keep_first_layers
 from bertfit.language import _
 from bertfit.models.encoder import (
     build_classifier,
+    check_pieces,
     load_classifier,
     load_tokenizer,
     max_positions,
@@ -49,9 +50,11 @@ def starting_tagger(job: JobConfig, corpus: Corpus, say: Say) -> Tagger:
                     new=", ".join(new) or _("none"),
                 )
             )
+        tokenizer = load_tokenizer(folder, job.trust_remote_code)
+        check_pieces(folder, model, tokenizer)
         tagger = Tagger(
             model=model,
-            tokenizer=load_tokenizer(folder, job.trust_remote_code),
+            tokenizer=tokenizer,
             scheme=corpus.scheme,
             task=corpus.task,
             split=corpus.split,

@@ -18,7 +18,16 @@ from torch import nn
 from bertfit.errors import ModelError
 from bertfit.language import _
 from bertfit.models.head import head_parameters, take_head_rows
-from bertfit.models.safety import INDEX_FILE, check_files, check_labels
+from bertfit.models.safety import (
+    INDEX_FILE,
+    check_files,
+    check_labels,
+    check_sizes,
+    stored_weights,
+)
+
+# More than any new head has.
+_HEAD_NUMBERS = 20_000_000
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -62,8 +71,11 @@ def read_config(folder: Path, trust_remote_code: bool = False) -> Any:
         raise ModelError(
             _("{path}: has no 'model_type', so it is not a transformers model.").format(path=path)
         )
-    kinds = raw.get("architectures")
-    if isinstance(kinds, list) and any("TokenClassification" in str(kind) for kind in kinds):
+    check_sizes(path, raw)
+    kinds = raw.get("architectures") or []
+    if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
+        raise ModelError(_("{path}: its 'architectures' are no list of names.").format(path=path))
+    if any("TokenClassification" in kind for kind in kinds):
         check_labels(path, raw)
     unknown = raw["model_type"] not in transformers.CONFIG_MAPPING
     if raw.get("auto_map") and unknown and not trust_remote_code:
@@ -77,7 +89,7 @@ def read_config(folder: Path, trust_remote_code: bool = False) -> Any:
         return transformers.AutoConfig.from_pretrained(
             folder, trust_remote_code=trust_remote_code, local_files_only=True
         )
-    except (ValueError, KeyError, TypeError, OSError) as error:
+    except Exception as error:  # noqa: BLE001 (transformers checks with classes of its own)
         raise ModelError(
             _("{path}: transformers cannot use it: {reason}").format(
                 path=path, reason=_one_line(error)
@@ -209,6 +221,7 @@ def load_classifier(
         )
     try:
         with _quiet():
+            _refuse_more_than_stored(folder, config, trust_remote_code)
             model, report = _read_classifier(
                 folder,
                 config,
@@ -228,6 +241,38 @@ def load_classifier(
     _refuse_foreign_weights(folder, model, report, with_head=is_tagger and tuple(old_tags) == tags)
     taken = take_head_rows(folder, model, old_tags, tags) if is_tagger else ()
     return model, taken
+
+
+def _refuse_more_than_stored(folder: Path, config: Any, trust_remote_code: bool) -> None:
+    """Refuse a config that asks for far more weights than are there: room for all would be taken.
+
+    Raises:
+        ModelError: with both numbers.
+    """
+    import transformers
+
+    stored = stored_weights(folder)
+    if stored is None:
+        return
+    num_numbers = sum(stored.values())
+    layers = getattr(config, "num_hidden_layers", 0)
+    if layers <= len(stored):
+        with torch.device("meta"):
+            model = transformers.AutoModelForTokenClassification.from_config(
+                config, trust_remote_code=trust_remote_code
+            )
+        asked = sum(parameter.numel() for parameter in model.parameters())
+        # A new head and what it stands on may be missing, but not half of a model.
+        if asked <= 2 * num_numbers + _HEAD_NUMBERS:
+            return
+        message = _("config.json asks for {asked:,} weights, and {stored:,} are there.").format(
+            asked=asked, stored=num_numbers
+        )
+    else:
+        message = _(
+            "config.json asks for {asked:,} layers, and {stored:,} weights are there."
+        ).format(asked=layers, stored=len(stored))
+    raise ModelError(message)
 
 
 def _read_classifier(folder: Path, config: Any, dtype: torch.dtype, **options: Any) -> Any:
@@ -309,6 +354,23 @@ def _is_finite(weight: torch.Tensor) -> bool:
     return all(bool(torch.isfinite(edge)) for edge in weight.aminmax())
 
 
+def check_pieces(folder: Path, model: nn.Module, tokenizer: LoadedTokenizer) -> None:
+    """Refuse a tokenizer that gives ids for which the model has no row.
+
+    Raises:
+        ModelError: with the highest id, and the number of rows.
+    """
+    rows = int(model.get_input_embeddings().weight.shape[0])  # type: ignore[operator]
+    highest = max(tokenizer.backend.get_vocab(with_added_tokens=True).values(), default=0)
+    if highest >= rows:
+        raise ModelError(
+            _(
+                "{folder}: its tokenizer gives ids up to {highest}, and the model has {rows} rows. "
+                "The folder is damaged or mixed from two models."
+            ).format(folder=folder, highest=highest, rows=rows)
+        )
+
+
 def set_dropout(config: Any, dropout: float) -> None:
     """Set every dropout field of a transformers configuration."""
     for name in list(vars(config)):
@@ -336,6 +398,13 @@ def config_fields(folder: Path) -> dict[str, Any]:
                 path=folder / "config.json", fields=", ".join(missing)
             )
         )
+    for name in (name for names in _SIZES for name in names if name in raw):
+        if not isinstance(raw[name], int) or raw[name] < 1:
+            raise ModelError(
+                _("{path}: {name} is {value}, and every model has 1 or more.").format(
+                    path=folder / "config.json", name=name, value=str(raw[name])[:40]
+                )
+            )
     fields: dict[str, Any] = config.to_dict()
     return fields
 
@@ -364,9 +433,23 @@ def build_classifier(
     made.label2id = {tag: i for i, tag in enumerate(tags)}
     if dropout is not None:
         set_dropout(made, dropout)
-    model: nn.Module = transformers.AutoModelForTokenClassification.from_config(
-        made, attn_implementation=attn_implementation
-    )
+    if type(made) not in transformers.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING:
+        raise ModelError(
+            _(
+                "transformers has no token classification for models of type '{kind}'. Take "
+                "another model (docs/models.md)."
+            ).format(kind=made.model_type)
+        )
+    try:
+        model: nn.Module = transformers.AutoModelForTokenClassification.from_config(
+            made, attn_implementation=attn_implementation
+        )
+    except Exception as error:  # each model checks its configuration in its own way
+        raise ModelError(
+            _("No model can be built of this configuration ({kind}): {reason}").format(
+                kind=made.model_type, reason=_one_line(error)
+            )
+        ) from error
     return model
 
 

@@ -7,11 +7,13 @@ beside `config.json`.
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from torch import nn
 
@@ -19,13 +21,14 @@ from bertfit.errors import ModelError
 from bertfit.language import _
 from bertfit.models.encoder import (
     LoadedTokenizer,
+    check_pieces,
     load_classifier,
     load_tokenizer,
     max_positions,
     read_config,
     save_pretrained,
 )
-from bertfit.types import LabelScheme, Split, Task
+from bertfit.types import Encoding, LabelScheme, Split, Task
 
 FORMAT_VERSION = 1
 DEFAULT_MAX_LENGTH = 512
@@ -164,6 +167,7 @@ def load_tagger(
         dtype=dtype,
     )
     tokenizer = load_tokenizer(folder, trust_remote_code)
+    check_pieces(folder, model, tokenizer)
     limit = max_positions(config)
     max_length, overlap = window_size(limit, None, None, str(folder))
     tagger = Tagger(
@@ -177,33 +181,63 @@ def load_tagger(
     )
     path = folder / INFO_FILE
     if path.is_file():
-        return _with_info(tagger, path)
+        return _with_info(tagger, path, limit)
     return tagger
 
 
-def _with_info(tagger: Tagger, path: Path) -> Tagger:
+@dataclass(frozen=True, kw_only=True)
+class _Info:
+    """What `bertfit.json` holds."""
+
+    format_version: int
+    task: Task
+    encoding: Encoding
+    labels: tuple[str, ...]
+    split: Split | None
+    max_length: Annotated[int, Field(ge=1)]
+    overlap: Annotated[int, Field(ge=0)]
+
+    def fault(self, tags: Sequence[str], limit: int | None) -> str | None:
+        """Say what in it cannot be, for a model of these tags and so many positions."""
+        num_tags = {"none": 0, "bio": 2, "bioes": 4}[self.encoding] * len(self.labels) + 1
+        if len(tags) != (len(self.labels) if self.encoding == "none" else num_tags):
+            return _("its labels are not those of config.json")
+        if limit is not None and self.max_length > limit:
+            return _("max_length {length} is beyond the {limit} positions of the model").format(
+                length=self.max_length, limit=limit
+            )
+        if self.overlap >= self.max_length:
+            return _("overlap {overlap} is not below max_length {length}").format(
+                overlap=self.overlap, length=self.max_length
+            )
+        return None
+
+
+def _with_info(tagger: Tagger, path: Path, limit: int | None) -> Tagger:
     try:
-        info = json.loads(path.read_text(encoding="utf-8"))
-        version = info["format_version"]
-        if version > FORMAT_VERSION:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        version = stored["format_version"]
+        if isinstance(version, int) and version > FORMAT_VERSION:
             raise ModelError(
                 _(
                     "{path}: written by a newer bertfit (format {version}, this one reads "
                     "{known}). Update bertfit."
                 ).format(path=path, version=version, known=FORMAT_VERSION)
             )
-        labels = tuple(map(str, info["labels"]))
-        return replace(
-            tagger,
-            scheme=LabelScheme(labels=labels, encoding=info["encoding"], tags=tagger.scheme.tags),
-            task=info["task"],
-            split=info["split"],
-            max_length=int(info["max_length"]),
-            overlap=int(info["overlap"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(
-            _("{path}: cannot be used ({reason}).").format(
-                path=path, reason=" ".join(f"{type(error).__name__} {error}".split())
-            )
-        ) from None
+        info = TypeAdapter(_Info).validate_python(stored)
+        fault = info.fault(tagger.scheme.tags, limit)
+    except ValidationError as error:
+        places = (".".join(map(str, each["loc"])) for each in error.errors())
+        fault = _("{names} hold what they never do").format(names=", ".join(sorted(set(places))))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        fault = " ".join(f"{type(error).__name__} {error}".split())
+    if fault is not None:
+        raise ModelError(_("{path}: cannot be used ({reason}).").format(path=path, reason=fault))
+    return replace(
+        tagger,
+        scheme=LabelScheme(labels=info.labels, encoding=info.encoding, tags=tagger.scheme.tags),
+        task=info.task,
+        split=info.split,
+        max_length=info.max_length,
+        overlap=info.overlap,
+    )
