@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.tiny_models import random_window, tiny_model
 
 from bertfit.data.batches import pad
@@ -64,6 +66,20 @@ def test_states_of_packed_windows_are_those_of_each_alone(layers):
         for window, states in zip(windows, found, strict=True):
             expected = torch_encoder(plain, CPU, "fp32", layers)(pad([window], 0))[0]
             torch.testing.assert_close(states, expected, atol=1e-5, rtol=1e-5)
+
+
+@given(st.lists(st.integers(2, 60), min_size=1, max_size=80), st.sampled_from([40, 100, 240, 700]))
+def test_no_batch_of_a_chunk_is_a_scrap(lengths, budget):
+    windows = [random_window(length, i) for i, length in enumerate(lengths)]
+    parts = Batching(pad_id=0, packed=True).cut(windows, budget)
+    ordered = [window for part in parts for window in part]
+    assert sorted(w.index for w in ordered) == list(range(len(windows)))
+    sizes = [len(window.input_ids) for window in ordered]
+    assert sizes == sorted(sizes, reverse=True)
+    totals = [sum(len(window.input_ids) for window in part) for part in parts]
+    assert all(total <= budget or len(part) == 1 for total, part in zip(totals, parts, strict=True))
+    if budget >= 240 and len(parts) > 1:  # windows are a quarter of it at most
+        assert totals[-1] >= budget / 2 - 60
 
 
 @pytest.mark.parametrize("packed", [False, True])

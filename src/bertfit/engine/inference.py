@@ -32,12 +32,30 @@ class Batching:
 
     def cut(self, windows: Sequence[Window], budget_tokens: int) -> list[list[Window]]:
         """Cut windows into batches of at most so many tokens, longest first."""
-        return cut(windows, budget_tokens, packed=self.packed)
+        parts = cut(windows, budget_tokens, packed=self.packed)
+        if self.packed and len(parts) > 1:
+            parts[-2:] = _evened(parts[-2], parts[-1], budget_tokens)
+        return parts
 
     def batch(self, windows: Sequence[Window]) -> Batch:
         """Make a batch without labels of windows, the longest first."""
         made = pack(windows, few_lengths=True) if self.packed else pad(windows, self.pad_id)
         return replace(made, labels=None, num_labelled=0)
+
+
+def _evened(
+    full: list[Window], rest: list[Window], budget_tokens: int
+) -> tuple[list[Window], list[Window]]:
+    """Share two batches out evenly where the second is under half the budget.
+
+    What is left of a chunk has any length, and every new length costs memory for good.
+    """
+    tokens = np.cumsum([len(window.input_ids) for window in [*full, *rest]])
+    first = int(np.searchsorted(tokens, tokens[-1] / 2, side="right"))
+    is_short = 2 * (tokens[-1] - tokens[len(full) - 1]) < budget_tokens
+    if is_short and first and tokens[-1] - tokens[first - 1] <= budget_tokens:
+        return [*full, *rest][:first], [*full, *rest][first:]
+    return full, rest
 
 
 def read_as(device: torch.device, precision: Precision) -> torch.dtype:
