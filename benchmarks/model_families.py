@@ -1,17 +1,21 @@
-"""Which families of transformers the estimator can trace: a training step and a prediction of each.
+"""Which families of transformers the estimator can trace: training steps and a prediction of each.
 
-    python benchmarks/model_families.py [--only TYPE,TYPE] [--json]
+    python benchmarks/model_families.py [--only TYPE,TYPE] [--json] [--stub]
 
-Every family that `AutoModelForTokenClassification` knows, with its default configuration but a
-small vocabulary and two layers where the configuration allows it.
+Every family that `AutoModelForTokenClassification` knows, with its default configuration but two
+layers where the configuration allows it. With --stub each is run too, on the stub runtime of
+../shared/tools/phantom_gpu, and the bytes are compared.
 """
 
 import argparse
 import contextlib
 import json
+import os
 import sys
 import time
 import warnings
+from dataclasses import replace
+from itertools import islice
 
 import torch
 import transformers
@@ -19,11 +23,21 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_TOKEN_CLASSIFICATIO
 
 from bertfit.errors import BertfitError
 from bertfit.memory.device import resolve_device
-from bertfit.planning.estimate import estimate_memory
+from bertfit.planning import program
+from bertfit.planning.estimate import simulate
 from bertfit.planning.levers import PredictSettings, TrainSettings
+from stub import Stub, serve
 
 SHAPE = (4, 64)
 NUM_TAGS = 9
+CARD = "rtx-3090"
+ROUNDS = 3
+TRAIN = TrainSettings(steps=((SHAPE,),), num_tags=NUM_TAGS, precision="bf16")
+JOBS = {
+    "train": TRAIN,
+    "train without mask": replace(TRAIN, padded=False),
+    "predict": PredictSettings(batches=(SHAPE,), num_tags=NUM_TAGS, precision="bf16"),
+}
 # What a family's default configuration leaves open, and its published ones say.
 NEEDED = {
     "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
@@ -49,51 +63,89 @@ def builder(kind):
 
     def build():
         with torch.device("meta"):
-            return transformers.AutoModelForTokenClassification.from_config(config)
+            model = transformers.AutoModelForTokenClassification.from_config(config)
+        return model.to("meta")
 
     return build
 
 
-def trace(kind):
-    """Return what went wrong with a family, or None."""
-    device = resolve_device("rtx-3090")
+def trace(kind, card):
+    """Trace the jobs of a family.
+
+    Args:
+        kind: the family.
+        card: the stub runtime to compare with, or None.
+
+    Returns:
+        What went wrong, or None, and for each job the errors of reserved and allocated bytes.
+    """
+    errors = {}
     try:
         build = builder(kind)
-        for settings in (
-            TrainSettings(steps=((SHAPE,),), num_tags=NUM_TAGS, precision="bf16"),
-            PredictSettings(batches=(SHAPE,), num_tags=NUM_TAGS, precision="bf16"),
-        ):
-            estimate_memory(build, settings, device)
+        for name, settings in JOBS.items():
+            found = simulate(build, settings, resolve_device(CARD)).allocator
+            if card is not None:
+                truth = card.run({"kind": kind, "name": name})
+                errors[name] = truth.get("failed") or [
+                    found.peak_reserved_bytes / truth["reserved"] - 1,
+                    found.peak_allocated_bytes / truth["allocated"] - 1,
+                ]
     except BertfitError as error:
-        return str(error)
+        return str(error), errors
     except Exception as error:  # noqa: BLE001 (a family's own faults are what is counted)
         place = error.__traceback__
         while place.tb_next is not None:
             place = place.tb_next
         where = f"{place.tb_frame.f_code.co_filename.rpartition('/')[2]}:{place.tb_lineno}"
-        return f"{type(error).__name__} at {where}: {' '.join(str(error).split())[:300]}"
-    return None
+        reason = f"{type(error).__name__} at {where}: {' '.join(str(error).split())[:300]}"
+        return reason, errors
+    return None, errors
+
+
+def run_one(job):
+    """Inside the stub runtime: run a job of a family and return the peaks."""
+    settings = JOBS[job["name"]]
+    os.environ["PHANTOM_BOOL"] = str(int(not settings.padded))
+    model = builder(job["kind"])().to_empty(device="cpu")
+    model.tie_weights()  # to_empty has given each of them tensors of its own
+    model, layers = program.prepare(model, settings)
+    for _round in islice(program.run(model, layers, settings, torch.device("cuda")), ROUNDS):
+        pass
+    stats = torch.cuda.memory_stats()
+    return {
+        "reserved": stats["reserved_bytes.all.peak"],
+        "allocated": stats["allocated_bytes.all.peak"],
+    }
 
 
 def main():
+    warnings.simplefilter("ignore")
+    transformers.logging.set_verbosity_error()
+    if sys.argv[1:] == ["--serve"]:
+        serve(run_one)
+        return
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", help="model types, by commas")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--stub", action="store_true", help="compare with the stub runtime")
     options = parser.parse_args()
-    warnings.simplefilter("ignore")
-    transformers.logging.set_verbosity_error()
     kinds = (
         options.only.split(",") if options.only else MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES
     )
-    faults = {}
+    card = Stub(__file__, PHANTOM_SM="8.6", PHANTOM_MEMORY="256GiB") if options.stub else None
+    faults, errors = {}, {}
     for kind in kinds:
         begun = time.perf_counter()
-        faults[kind] = trace(kind)
+        faults[kind], errors[kind] = trace(kind, card)
         seconds = time.perf_counter() - begun
         print(f"{kind:24} {seconds:5.1f} s  {faults[kind] or 'ok'}", file=sys.stderr, flush=True)
+        for name, row in errors[kind].items():
+            if row != [0.0, 0.0]:
+                print(f"{'':24} {name}: {row}", file=sys.stderr, flush=True)
     known = sum(fault is None for fault in faults.values())
     if options.json:
-        print(json.dumps({"families": len(faults), "traced": known, "faults": faults}))
+        summary = {"families": len(faults), "traced": known, "faults": faults, "errors": errors}
+        print(json.dumps(summary))
     else:
         print(f"{known} of {len(faults)} families can be traced")
 

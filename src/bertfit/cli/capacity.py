@@ -1,5 +1,6 @@
 """`bertfit capacity`: the largest batch for each length, as a table and a heat map."""
 
+import re
 from typing import Annotated, Any
 
 import typer
@@ -31,7 +32,9 @@ def _capacity(
         bool, typer.Option("--json", help=_("print one JSON document on stdout"))
     ] = False,
 ) -> int:
-    rows = precisions.split(",") if precisions else [fields.get("precision")]
+    rows = [fields.get("precision")] if precisions is None else precisions.split(",")
+    if precisions is not None and fields.get("precision") is not None:
+        raise ConfigError(_("--precision and --precisions say the same thing: give one of them."))
     questions = [validated(EstimateConfig, {**fields, "precision": row}) for row in rows]
     wanted = _lengths(lengths)
     from bertfit.planning.capacity import LENGTHS, capacity
@@ -75,7 +78,7 @@ def _lengths(text: str | None) -> tuple[int, ...]:
     if text is None:
         return ()
     parts = text.split(",")
-    if not all(part.strip().isdigit() and int(part) >= 2 for part in parts):
+    if not all(re.fullmatch(r" *0*([2-9]|[1-9][0-9]{1,8}) *", part) for part in parts):
         raise ConfigError(
             _("--lengths {text}: write whole numbers of 2 or more, by commas: 64,128,512.").format(
                 text=text

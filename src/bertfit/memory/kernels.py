@@ -287,13 +287,9 @@ def sorted_embedding_backward(
     # Few weights with long segments: the sums go to the weights at once.
     few = num_weights < 4 * chip.multiprocessors
     few = few and indices // EMBEDDING_ROWS_PER_SEGMENT > 3 * num_weights
-    passes = ceil_div(num_weights.bit_length(), 8)
-    sort = 1024 * ceil_div(indices, 3840) + 2048 * passes + 511
-    if passes > 1:
-        sort += 2 * round_up(8 * indices, 256)
     return SortedEmbeddingBackward(
         index=8 * indices,
-        sort=sort,
+        sort=_radix_sort(indices, ceil_div(num_weights.bit_length(), 8)),
         unique=_tile_states(indices, 320),
         scan=_tile_states(segments, 896),
         segments=8 * segments,
@@ -303,9 +299,32 @@ def sorted_embedding_backward(
     )
 
 
-def _tile_states(items: int, items_per_tile: int) -> int:
-    """Return CUB's look-back state: 16 bytes for each tile and for a warp more."""
-    return round_up(16 * (ceil_div(items, items_per_tile) + 32), 256) + 511
+def _tile_states(items: int, items_per_tile: int, state_bytes: int = 16) -> int:
+    """Return CUB's look-back state, for each tile and for a warp more."""
+    return round_up(state_bytes * (ceil_div(items, items_per_tile) + 32), 256) + 511
+
+
+# Bytes of an item -> items of a tile and bytes of its state, from the requests of torch 2.14 (CUDA
+# 13) on the stub runtime: exact from 5 to 3,000,000 items.
+_SCANS = {8: (896, 16), 4: (1920, 8), 2: (7680, 16)}
+
+
+def scan_bytes(*, item_bytes: int, items: int) -> int:
+    """Return what CUB takes for running sums over one row.
+
+    Source: aten/src/ATen/native/cuda/ScanUtils.cuh, `scan_dim`; several rows take nothing.
+    """
+    return _tile_states(items, *_SCANS[item_bytes])
+
+
+def sort_bytes(*, items: int) -> int:
+    """Return what CUB takes to sort int64 with their positions; see `sorted_embedding_backward`."""
+    return _radix_sort(items, key_bytes=8)
+
+
+def _radix_sort(items: int, key_bytes: int) -> int:
+    buffers = 2 * round_up(8 * items, 256) if key_bytes > 1 else 0
+    return 1024 * ceil_div(items, 3840) + 2048 * key_bytes + 511 + buffers
 
 
 def layer_norm_blocks(chip: Chip, *, rows: int, width: int) -> int:

@@ -6,6 +6,7 @@ program itself is the caller's: it is given nothing and runs as it would on a ca
 
 import contextlib
 from collections.abc import Iterator
+from traceback import walk_tb
 from typing import Any
 from unittest import mock
 
@@ -22,10 +23,13 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from bertfit.errors import ModelError
+from bertfit.language import _
 from bertfit.memory import (  # noqa: F401  (they register)
     trace_attention,
     trace_attention_rules,
     trace_autocast,
+    trace_index_rules,
     trace_rules,
 )
 from bertfit.memory.kernels import Chip
@@ -45,6 +49,9 @@ def record(card: Chip, *, mask_is_full: bool = False) -> Iterator[Recorder]:
     Args:
         card: whose kernels are stood in for.
         mask_is_full: the answer when the program asks the card whether a mask is all ones.
+
+    Raises:
+        ModelError: a model does something whose memory is not known, or stops without values.
     """
     recorder = Recorder()
     ops = OpTrace(recorder, card)
@@ -57,15 +64,52 @@ def record(card: Chip, *, mask_is_full: bool = False) -> Iterator[Recorder]:
         stack.enter_context(face)
         try:
             yield recorder
+        except _FAULTS as error:
+            if recorder.phase in ("forward", "backward") and _through_a_model(error):
+                raise ModelError(_stopped(recorder.module, error)) from error
+            raise
         finally:
             recorder.closed = True
+
+
+# What code raises that meets what it cannot use.
+_FAULTS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
+
+def _through_a_model(error: BaseException) -> bool:
+    """Say whether code of neither torch nor bertfit was running: a model's own."""
+    frames = (frame.f_globals.get("__name__", "") for frame, __ in walk_tb(error.__traceback__))
+    return any(name.partition(".")[0] not in ("torch", "bertfit") for name in frames)
+
+
+def _stopped(module: str, error: BaseException) -> str:
+    reason = " ".join(str(error).split()) or "-"
+    return _(
+        "This model cannot be followed without values: {module} stops with {kind}: {reason}. "
+        "bertfit gives it token ids, a mask and labels; what wants more, or decides by values, has "
+        "no estimate. `bertfit train` tries out what fits instead; or take another model "
+        "(docs/models.md)."
+    ).format(
+        module=module or _("the model"),
+        kind=type(error).__name__,
+        reason=reason if len(reason) <= 200 else reason[:197] + "...",
+    )
 
 
 def _patches(face: CudaFace) -> list[contextlib.AbstractContextManager[object]]:
     """Answers of torch that would tell that no card is there."""
     group = torch._C._group_tensors_by_device_and_dtype
     clear = torch.clear_autocast_cache
-    has_bf16 = face.ops.card.compute_capability >= (8, 0)
+    capability = face.ops.card.compute_capability
 
     def grouped(lists: list[list[Tensor | None]], with_indices: bool = False) -> object:
         found: dict[Any, Any] = group(lists, with_indices)
@@ -80,7 +124,8 @@ def _patches(face: CudaFace) -> list[contextlib.AbstractContextManager[object]]:
 
     return [
         mock.patch.object(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
-        mock.patch.object(torch.cuda, "is_bf16_supported", lambda *a, **k: has_bf16),
+        mock.patch.object(torch.cuda, "get_device_capability", lambda *a, **k: capability),
+        mock.patch.object(torch.cuda, "is_bf16_supported", lambda *a, **k: capability >= (8, 0)),
         # Inside an operation the stand-in is off and the device shows; it is no part of the check.
         mock.patch.dict(
             torch.utils.checkpoint._allowed_determinism_checks_to_fns,

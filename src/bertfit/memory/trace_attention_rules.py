@@ -13,6 +13,7 @@ from torch._ops import OpOverload
 from bertfit.memory import kernels
 from bertfit.memory.kernels import SizeRule
 from bertfit.memory.trace_ops import Arguments, Keywords, OpTrace, rule
+from bertfit.memory.trace_rules import reduction
 
 aten = torch.ops.aten
 
@@ -28,7 +29,7 @@ def _padded(*, rows: int, length: int, multiple: int, width: int = 1) -> SizeRul
 @rule(aten._scaled_dot_product_efficient_attention.default)
 def _efficient(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     q, v, wanted = args[0], args[2], args[4]
-    batch, heads, length, _ = q.shape
+    batch, heads, length, size = q.shape
     dropout = args[5] if len(args) > 5 else 0.0
     if dropout:  # the generator's state is read on the host
         seed, offset = (torch.empty((), dtype=torch.int64) for _ in range(2))
@@ -40,7 +41,7 @@ def _efficient(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) 
     if wanted:
         multiple = kernels.EFFICIENT_LSE_ALIGNMENT
         t.recorder.explain(lse, _padded(rows=batch * heads, length=length, multiple=multiple))
-    if v.shape[-1] > kernels.EFFICIENT_HEAD_IN_REGISTERS and q.dtype != torch.float32:
+    if max(size, v.shape[-1]) > kernels.EFFICIENT_HEAD_IN_REGISTERS and q.dtype != torch.float32:
         t.temporary(out.numel() * 4)  # the output in fp32, kernel_forward.h
     return out.transpose(1, 2), lse, seed, offset
 
@@ -50,8 +51,9 @@ def _efficient_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: K
     grad, q, k, v, _bias, out = args[:6]
     batch, heads, length, size = q.shape
     grad_q = t.new((batch, length, heads, size), q.dtype)
-    grad_k = t.new((batch, k.shape[2], heads, size), q.dtype)
-    grad_v = t.new((batch, k.shape[2], heads, v.shape[-1]), q.dtype)
+    grad_k = t.new((batch, k.shape[2], k.shape[1], size), q.dtype)
+    grad_v = t.new((batch, k.shape[2], k.shape[1], v.shape[-1]), q.dtype)
+    each = _for_each_head(t, heads, grad_k, grad_v)
     half = q.dtype != torch.float32
     dropout = args[9] if len(args) > 9 else 0.0
     kernel = kernels.efficient_backward(
@@ -66,7 +68,21 @@ def _efficient_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: K
         ),
     )
     del delta, workspace
+    _add_up(t, each, grad_k.shape[2])
     return grad_q.transpose(1, 2), grad_k.transpose(1, 2), grad_v.transpose(1, 2), None
+
+
+def _for_each_head(t: OpTrace, heads: int, *grads: Tensor) -> list[Tensor]:
+    """Make gradients of every head of the queries, where several share one of the keys."""
+    if all(grad.shape[2] == heads for grad in grads):
+        return []
+    return [t.new((*g.shape[:2], heads, g.shape[3]), g.dtype) for g in grads]
+
+
+def _add_up(t: OpTrace, grads: list[Tensor], heads: int) -> None:
+    """Sum the gradients of heads that share one of the keys."""
+    for grad in grads:
+        reduction(t, grad.unflatten(2, (heads, -1)), [3])
 
 
 def _row_sums(t: OpTrace, grad: Tensor, out: Tensor, *, in_kernel: bool) -> Tensor:
@@ -118,5 +134,7 @@ def _flash_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywo
     t.recorder.explain(
         accumulator, _padded(rows=batch * heads, length=length, multiple=128, width=width)
     )
-    del accumulator, softmax_d, whole
+    each = _for_each_head(t, heads, grad_k, grad_v)
+    _add_up(t, each, grad_k.shape[2])
+    del each, accumulator, softmax_d, whole
     return grad_q.transpose(1, 2), grad_k.transpose(1, 2), grad_v.transpose(1, 2)

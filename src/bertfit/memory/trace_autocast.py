@@ -17,10 +17,10 @@ LOWER = """
     addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul prelu
     conv1d conv2d conv3d __matmul__ __rmatmul__
 """
-# AT_FORALL_FP32.
+# AT_FORALL_FP32, and `square`, which calls `pow`.
 FP32 = """
     acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus
-    layer_norm rms_norm group_norm cosine_similarity nll_loss kl_div l1_loss smooth_l1_loss
+    square layer_norm rms_norm group_norm cosine_similarity nll_loss kl_div l1_loss smooth_l1_loss
     huber_loss mse_loss binary_cross_entropy_with_logits dist cdist logsumexp __pow__ __rpow__
 """
 # AT_FORALL_FP32_SET_OPT_DTYPE. Softmax and log_softmax have handlers of their own.

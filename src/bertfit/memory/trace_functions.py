@@ -102,6 +102,8 @@ class CudaFace(TorchFunctionMode):
 
     def device_of(self, tensor: Tensor) -> torch.device:
         """Return the device that Python code is shown."""
+        while torch._C._functorch.is_batchedtensor(tensor):  # inside vmap
+            tensor = torch._C._functorch.get_unwrapped(tensor)
         if not tensor.is_meta:
             return tensor.device
         return CUDA if self.recorder.on_card(tensor) else CPU
@@ -218,6 +220,12 @@ def _item(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> obje
     if tensor.dtype == torch.bool and face.reads:
         value.fill_(True)
     return func(value)
+
+
+@handles(Tensor.__contains__)
+def _contains(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> object:
+    with face:
+        return bool((args[1] == args[0]).any())
 
 
 @handles(F.dropout)

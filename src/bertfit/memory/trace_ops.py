@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bertfit.errors import ModelError
-from bertfit.language import _
+from bertfit.language import N_, _
 from bertfit.memory.kernels import Chip, SizeRule
 from bertfit.memory.trace_recorder import Recorder
 
@@ -30,6 +30,17 @@ RULES: dict[OpOverload, Rule] = {}
 PLAIN: set[OpOverload] = set()
 # Out-of-place operations of one output, whose layout follows from their inputs' layouts.
 POINTWISE: set[OpOverload] = set()
+
+_NO_RULE = N_("bertfit does not know what it takes")
+BY_VALUES = N_("the size of its result depends on values")
+# Parts of operations' names, and why no rule can be written.
+_NOT_KNOWN = {
+    "convolution": N_("cuDNN chooses on the card what it takes"),
+    "_fft_": N_("cuFFT chooses on the card what it takes"),
+    "nonzero": BY_VALUES,
+    "unique": BY_VALUES,
+    "masked_select": BY_VALUES,
+}
 
 
 def rule(*overloads: OpOverload) -> Callable[[Rule], Rule]:
@@ -98,11 +109,21 @@ class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if _is_composite(func):  # inference mode hands them over whole
             with self:
                 return func.decompose(*args, **keywords)
-        raise ModelError(
+        raise self.unknown(func)
+
+    def unknown(self, func: OpOverload, because: str | None = None) -> ModelError:
+        """Return the error of an operation whose memory is not known."""
+        reasons = (reason for part, reason in _NOT_KNOWN.items() if part in func._opname)
+        return ModelError(
             _(
-                "The memory of the operation {operation} is not known, so the need of this model "
-                "cannot be predicted. Please report the model and this name."
-            ).format(operation=str(func))
+                "{operation} in {module}: {reason}, so the need of this model cannot be predicted. "
+                "`bertfit train` tries out what fits instead; or take another model "
+                "(docs/models.md)."
+            ).format(
+                operation=str(func),
+                module=self.recorder.module or _("the model"),
+                reason=_(because or next(reasons, _NO_RULE)),
+            )
         )
 
     def note_all(self, out: object, args: Arguments = ()) -> object:

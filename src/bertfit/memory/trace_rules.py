@@ -57,6 +57,8 @@ PLAIN.update(
         aten.constant_pad_nd.default,
         aten.new_empty_strided.default,
         aten.softplus_backward.default,
+        aten.histc.default,
+        aten.floor_divide.default,
         aten.index_add_.default,
         aten.avg_pool2d.default,
         aten.avg_pool2d_backward.default,
@@ -143,7 +145,7 @@ def _layer_norm_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: 
         for at, part in enumerate(partial):
             if part is not None:
                 total = t.new((width,), part.dtype)
-                _reduction(t, part, [0])
+                reduction(t, part, [0])
                 sums[at] = total
     return grad_input, *sums
 
@@ -176,56 +178,7 @@ def _matmul(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> 
     return out
 
 
-@rule(aten.embedding.default)
-def _embedding(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
-    weight, indices = args[0], args[1]
-    flat = t.contiguous(indices)
-    out = t.new((*indices.shape, weight.shape[1]), weight.dtype)
-    del flat
-    return out
-
-
-@rule(aten.embedding_dense_backward.default)
-def _embedding_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
-    grad, indices, num_weights = args[0], args[1], args[2]
-    indices = t.contiguous(indices)
-    grad = t.contiguous(grad)
-    shape = (num_weights, grad.shape[-1])
-    if indices.numel() <= kernels.EMBEDDING_SORT_ABOVE:
-        return t.new(shape, grad.dtype)
-    half = grad.dtype != torch.float32
-
-    def take(part: str) -> Tensor:
-        fixed = (
-            ("part", part),
-            ("chip", t.card),
-            ("num_weights", num_weights),
-            ("width", shape[1]),
-            ("half", half),
-        )
-        varying = (("indices", indices.numel()),)
-        return t.sized(SizeRule(kernels.embedding_bytes, fixed, varying))
-
-    ordered = [take("index"), take("index")]
-    numbers = take("index")
-    take("sort")
-    del numbers
-    out = t.new(shape, grad.dtype)
-    held = [take("index"), t.new((), torch.int64)]
-    numbers = take("index")
-    take("unique")
-    del numbers
-    held += [take("segments"), take("segments")]
-    take("scan")
-    held += [t.new((), torch.int64), take("parts"), take("sums"), take("weight")]
-    while held:
-        held.pop()
-    while ordered:
-        ordered.pop()
-    return out
-
-
-def _reduction(t: OpTrace, x: Tensor, dims: list[int]) -> None:
+def reduction(t: OpTrace, x: Tensor, dims: list[int]) -> None:
     """Take what a reduction over many blocks takes, see `kernels.reduction`."""
     dims = [d % x.ndim for d in dims] if x.ndim else []
     kept = reduced = 1
@@ -277,7 +230,7 @@ def _reduce(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> 
     out: Any = t.note_all(func(*args, **kwargs))
     if func in _SUMS and not x.is_floating_point() and x.dtype != out.dtype:
         x = t.like(x, out.dtype)
-    _reduction(t, x, dims)
+    reduction(t, x, dims)
     return out
 
 
@@ -335,30 +288,6 @@ def _held_once(tensor: Tensor) -> bool:
     )
 
 
-@rule(aten.index.Tensor)
-def _index(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
-    """Copy indices whose strides differ.
-
-    Source: aten/src/ATen/native/TensorAdvancedIndexing.cpp, `AdvancedIndex::AdvancedIndex`.
-    """
-    given = [index for index in args[1] if index is not None]
-    shape = torch.broadcast_shapes(*(i.shape for i in given))  # type: ignore[no-untyped-call]
-    copies = [index.expand(shape) for index in given]
-    if any(index.stride() != copies[0].stride() for index in copies):
-        copies = [t.contiguous(index) for index in copies]
-    out = t.note_all(func(*args, **kwargs), args)
-    del copies
-    return out
-
-
-@rule(aten.scatter_add.default)
-def _scatter_add(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
-    """In place in `gather_backward` (FunctionsManual.cpp), which a dispatch mode turns off."""
-    if t.in_engine():
-        return args[0]
-    return t.note_all(func(*args, **kwargs), args)
-
-
 @rule(aten._softmax_backward_data.default)
 def _softmax_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """Source: aten/src/ATen/native/cuda/SoftMax.cu, `softmax_backward_cuda_out`: grad * output."""
@@ -371,24 +300,13 @@ def _softmax_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Key
 @rule(aten.cumsum.default, aten.cumprod.default)
 def _cumulate(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """Source: aten/src/ATen/native/ReduceOps.cpp, `impl_func_cum_ops`: the input is cast first."""
+    x, dim = args[0], args[1]
     out: Any = t.note_all(func(*args, **kwargs), args)
-    if args[0].dtype != out.dtype:
-        t.like(args[0], out.dtype)
-    return out
-
-
-@rule(aten.nonzero.default)
-def _nonzero(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
-    """Find nothing, for values are not known; the callers of ours look for rare faults.
-
-    Source: aten/src/ATen/native/cuda/Nonzero.cu: a count, then what CUB needs to make it and to
-    pick (1 and 1,023 bytes for up to 4,096 elements, seen on the stub runtime).
-    """
-    count = t.new((), torch.int32)
-    t.temporary(1)
-    out = t.new((0, args[0].ndim), torch.int64)
-    t.temporary(1023)
-    del count
+    cast = t.like(x, out.dtype) if x.dtype != out.dtype else None
+    if x.ndim and x.numel() == x.shape[dim]:  # one row
+        size = ("item_bytes", out.element_size())
+        t.recorder.slot(SizeRule(kernels.scan_bytes, (size,), (("items", x.numel()),)))
+    del cast
     return out
 
 
@@ -404,27 +322,77 @@ def _safe_softmax(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keyword
     return out
 
 
-@rule(
-    aten.index_put.default,
-    aten.index_put_.default,
-    aten._index_put_impl_.default,
-    aten._unsafe_index_put.default,
-)
-def _index_put(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
-    """Sort the indices where values are added up.
+@rule(aten._grouped_mm.default)
+def _grouped_matmul(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """Multiply group by group into parts of the output.
 
-    Source: aten/src/ATen/native/cuda/Indexing.cu, `index_put_with_sort_kernel`. In autograd's
-    engine it works in place (`index_backward`), which a dispatch mode turns off.
+    Source: aten/src/ATen/native/cuda/GroupedBlas.cpp, `_grouped_mm_fallback`. In bf16 cards of
+    compute capability 9.0 and 10.0 have one kernel, whose buffers are not known.
     """
-    target, indices = args[0], [index for index in args[1] if index is not None]
-    accumulate = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
-    in_place = func._opname.endswith("_") or t.in_engine()
-    out = target if in_place else t.like(target)
-    if accumulate and indices:
-        shape = torch.broadcast_shapes(*(i.shape for i in indices))  # type: ignore[no-untyped-call]
-        count = shape.numel()
-        sort = kernels.sorted_embedding_backward(
-            t.card, indices=count, num_weights=1 << 31, width=1, half=False
-        ).sort
-        t.temporary(8 * count, 8 * count, 8 * count, sort)
-    return out
+    left, right, offsets = args[:3]
+    fast = t.card.compute_capability in ((9, 0), (10, 0))
+    if fast and left.dtype == right.dtype == torch.bfloat16:
+        raise t.unknown(func)
+    size = [*left.shape[:-1], right.shape[-1]]
+    if left.ndim == right.ndim == 2:
+        size.insert(0, offsets.shape[0])
+    elif right.ndim == 2:
+        del size[0]
+    # `create_grouped_gemm_output_tensor`: rows begin at multiples of 16 bytes.
+    rows = t.new((*size[:-1], kernels.round_up(size[-1], 16 // left.element_size())), left.dtype)
+    t.blas()
+    return rows[..., : size[-1]]
+
+
+def _has_own_kernel(x: Tensor, groups: int, transposed: bool) -> bool:
+    """Say whether PyTorch computes a convolution itself, and not cuDNN.
+
+    Source: aten/src/ATen/native/Convolution.cpp, `is_depthwise` and `use_cudnn_depthwise`.
+    """
+    few = x.dtype != torch.float16 or groups < 32
+    return not transposed and x.ndim in (3, 4) and 1 < groups == x.shape[1] and few
+
+
+@rule(aten.convolution.default)
+def _convolution(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    x, *_rest, transposed, _padding, groups = args
+    if not _has_own_kernel(x, groups, transposed):
+        raise t.unknown(func)
+    x = t.contiguous(x)
+    return t.note_all(func(x, *args[1:]), args)
+
+
+@rule(aten.convolution_backward.default)
+def _convolution_backward(
+    t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords
+) -> object:
+    """Source: aten/src/ATen/native/cuda/DepthwiseConv2d.cu, `conv_depthwise2d_backward_cuda`."""
+    grad, x, weight = args[:3]
+    transposed, groups, wanted = args[7], args[9], args[10]
+    if not _has_own_kernel(x, groups, transposed):
+        raise t.unknown(func)
+    grad, x = t.contiguous(grad), t.contiguous(x)
+    grad_weight = t.new(weight.shape, weight.dtype) if wanted[1] else None
+    grad_x = t.new(x.shape, x.dtype) if wanted[0] else None
+    grad_bias = None
+    if wanted[2]:
+        grad_bias = t.new((weight.shape[0],), grad.dtype)
+        reduction(t, grad, [d for d in range(grad.ndim) if d != 1])
+    return grad_x, grad_weight, grad_bias
+
+
+@rule(aten.linalg_solve_triangular.default)
+def _solve_triangular(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """Solve small systems together, by two lists of pointers.
+
+    Source: aten/src/ATen/native/cuda/linalg/BatchLinearAlgebra.cpp, `triangular_solve_kernel`.
+    """
+    left, right = args[:2]
+    count, size = left.shape[:-2].numel(), left.shape[-1]
+    if left.shape[:-2] != right.shape[:-2] or size > 64:
+        raise t.unknown(func)
+    out = t.new((*right.shape[:-2], right.shape[-1], right.shape[-2]), right.dtype)
+    t.blas()
+    if count > 8 or size < 64:
+        t.temporary(8 * count, 8 * count)
+    return out.mT

@@ -123,7 +123,8 @@ def model_builder(asked: EstimateConfig) -> BuildModel:
 
     def build() -> nn.Module:
         with torch.device("meta"):
-            return build_classifier(fields, tags)
+            model = build_classifier(fields, tags)
+        return model.to("meta")  # torch.FloatTensor does not look at the device
 
     return build
 
@@ -177,12 +178,22 @@ def estimate(asked: EstimateConfig) -> tuple[MemoryEstimate, DeviceSpec, Setting
     return estimate_memory(model_builder(asked), settings, device), device, settings
 
 
+_LONGEST_NAME = 1000  # characters; file systems refuse longer paths with an error of their own
+
+
 def model_fields(name: str) -> Mapping[str, Any]:
     """Return the fields of the config of a model, by its folder or its name in the catalogue.
 
     Raises:
         ModelError: it is not known, or its config lacks fields.
     """
+    if len(name) > _LONGEST_NAME or not name.isprintable():
+        raise ModelError(
+            _(
+                "--model {name}: this is no name of a model. Give a folder, or a name of "
+                "docs/models.md."
+            ).format(name=ascii(name[:40]))
+        )
     folder = Path(name)
     if (folder / "model" / "config.json").is_file():
         folder = folder / "model"

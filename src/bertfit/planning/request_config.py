@@ -22,6 +22,9 @@ _OF_TRAINING = (
     "max_grad_norm",
 )
 
+# In a micro-batch: prediction of the smallest encoders takes more than a kilobyte for each.
+MOST_TOKENS = 1 << 26
+
 
 class EstimateConfig(BaseModel):
     """One question: what will this need, on that card?"""
@@ -38,10 +41,14 @@ class EstimateConfig(BaseModel):
     mode: Literal["train", "predict", "embed"] = Field(
         default="train", description=N_("what is done")
     )
-    batch_size: int = Field(default=16, ge=1, description=N_("windows in one micro-batch"))
-    max_length: int = Field(default=128, ge=2, description=N_("tokens in each of them"))
-    accumulation: int = Field(default=1, ge=1, description=N_("micro-batches in one step"))
-    num_tags: int = Field(default=21, ge=1, description=N_("tags of the head"))
+    batch_size: int = Field(
+        default=16, ge=1, le=MOST_TOKENS, description=N_("windows in one micro-batch")
+    )
+    max_length: int = Field(
+        default=128, ge=2, le=MOST_TOKENS, description=N_("tokens in each of them")
+    )
+    accumulation: int = Field(default=1, ge=1, le=1000, description=N_("micro-batches in one step"))
+    num_tags: int = Field(default=21, ge=1, le=100_000, description=N_("tags of the head"))
     precision: Precision | None = Field(default=None, description=N_("[what the card does best]"))
     pure_16bit: bool = Field(
         default=False, description=N_("all weights are 16-bit too, with no autocast")
@@ -89,6 +96,13 @@ class EstimateConfig(BaseModel):
         wrong += [] if self.mode == "embed" else ["every_token"]
         default = type(self).model_fields
         given = [name for name in wrong if getattr(self, name) != default[name].default]
+        if self.batch_size * self.max_length > MOST_TOKENS:
+            raise ValueError(
+                _(
+                    "--batch-size {batch} with --max-length {length}: more than {most} tokens in a "
+                    "micro-batch, which no card holds"
+                ).format(batch=self.batch_size, length=self.max_length, most=MOST_TOKENS)
+            )
         if given:
             raise ValueError(
                 _("{flags}: means nothing with --mode {mode}").format(

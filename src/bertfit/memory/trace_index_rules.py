@@ -1,0 +1,182 @@
+"""The rules of operations that look rows up, and of what their backward sorts.
+
+Each follows the CUDA implementation of PyTorch 2.14 that it names.
+"""
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from bertfit.memory import kernels
+from bertfit.memory.kernels import SizeRule
+from bertfit.memory.trace_ops import BY_VALUES, Arguments, Keywords, OpTrace, rule
+
+aten = torch.ops.aten
+
+_MASKS = (torch.bool, torch.uint8)
+
+
+@rule(aten.embedding.default)
+def _embedding(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    weight, indices = args[0], args[1]
+    flat = t.contiguous(indices)
+    out = t.new((*indices.shape, weight.shape[1]), weight.dtype)
+    del flat
+    return out
+
+
+@rule(aten.embedding_dense_backward.default)
+def _embedding_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    grad, indices, num_weights = args[0], args[1], args[2]
+    indices = t.contiguous(indices)
+    grad = t.contiguous(grad)
+    shape = (num_weights, grad.shape[-1])
+    if indices.numel() <= kernels.EMBEDDING_SORT_ABOVE:
+        return t.new(shape, grad.dtype)
+    half = grad.dtype != torch.float32
+
+    def take(part: str) -> Tensor:
+        fixed = (
+            ("part", part),
+            ("chip", t.card),
+            ("num_weights", num_weights),
+            ("width", shape[1]),
+            ("half", half),
+        )
+        varying = (("indices", indices.numel()),)
+        return t.sized(SizeRule(kernels.embedding_bytes, fixed, varying))
+
+    ordered = [take("index"), take("index")]
+    numbers = take("index")
+    take("sort")
+    del numbers
+    out = t.new(shape, grad.dtype)
+    held = [take("index"), t.new((), torch.int64)]
+    numbers = take("index")
+    take("unique")
+    del numbers
+    held += [take("segments"), take("segments")]
+    take("scan")
+    held += [t.new((), torch.int64), take("parts"), take("sums"), take("weight")]
+    while held:
+        held.pop()
+    while ordered:
+        ordered.pop()
+    return out
+
+
+def _on_card(t: OpTrace, index: Tensor) -> Tensor:
+    """Move positions that lie on the host: `x[..., [-1]]` makes such."""
+    if index.is_meta and t.recorder.on_card(index):
+        return index
+    return t.new(index.shape, index.dtype)
+
+
+@rule(aten.index.Tensor)
+def _index(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """Copy indices whose strides differ.
+
+    Source: aten/src/ATen/native/TensorAdvancedIndexing.cpp, `AdvancedIndex::AdvancedIndex`.
+    """
+    given = [index for index in args[1] if index is not None]
+    if any(index.dtype in _MASKS for index in given):
+        raise t.unknown(func, BY_VALUES)
+    given = [_on_card(t, index) for index in given]
+    shape = torch.broadcast_shapes(*(i.shape for i in given))  # type: ignore[no-untyped-call]
+    copies = [index.expand(shape) for index in given]
+    if any(index.stride() != copies[0].stride() for index in copies):
+        copies = [t.contiguous(index) for index in copies]
+    out = t.note_all(func(*args, **kwargs), args)
+    del copies, given
+    return out
+
+
+@rule(aten.scatter_add.default)
+def _scatter_add(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """In place in `gather_backward` (FunctionsManual.cpp), which a dispatch mode turns off."""
+    if t.in_engine():
+        return args[0]
+    return t.note_all(func(*args, **kwargs), args)
+
+
+@rule(aten.nonzero.default)
+def _nonzero(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """Find nothing outside a model, for values are not known; there we look for rare faults.
+
+    Source: aten/src/ATen/native/cuda/Nonzero.cu: a count, then what CUB needs to make it and to
+    pick (1 and 1,023 bytes for up to 4,096 elements, seen on the stub runtime).
+    """
+    if t.recorder.phase in ("forward", "backward"):
+        raise t.unknown(func)
+    count = t.new((), torch.int32)
+    t.temporary(1)
+    out = t.new((0, args[0].ndim), torch.int64)
+    t.temporary(1023)
+    del count
+    return out
+
+
+@rule(
+    aten.index_put.default,
+    aten.index_put_.default,
+    aten._index_put_impl_.default,
+    aten._unsafe_index_put.default,
+)
+def _index_put(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """Sort the indices where values are added up.
+
+    Source: aten/src/ATen/native/cuda/Indexing.cu, `index_put_with_sort_kernel`. In autograd's
+    engine it works in place (`index_backward`), which a dispatch mode turns off.
+    """
+    target, indices = args[0], [index for index in args[1] if index is not None]
+    accumulate = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
+    value = args[2]
+    in_place = func._opname.endswith("_") or t.in_engine()
+    out = target if in_place else t.like(target)
+    if any(index.dtype in _MASKS for index in indices):
+        # One number of the host is filled in, `canDispatchToMaskedFill`.
+        if not accumulate and value.numel() == 1 and not t.recorder.on_card(value):
+            return out
+        raise t.unknown(func, BY_VALUES)
+    indices = [_on_card(t, index) for index in indices]
+    value = _on_card(t, value)
+    if accumulate and indices:
+        shape = torch.broadcast_shapes(*(i.shape for i in indices))  # type: ignore[no-untyped-call]
+        count = shape.numel()
+        sort = kernels.sorted_embedding_backward(
+            t.card, indices=count, num_weights=1 << 31, width=1, half=False
+        ).sort
+        t.temporary(8 * count, 8 * count, 8 * count, sort)
+    del value, indices
+    return out
+
+
+@rule(aten.sort.default, aten.sort.stable)
+def _sort(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """Give values and positions; rows of up to 4,096 are sorted in place.
+
+    Source: aten/src/ATen/native/cuda/Sort.cpp, `sort_cuda_kernel`, for one row of int64.
+    """
+    x = args[0]
+    if x.ndim != 1 or x.dtype != torch.int64:
+        raise t.unknown(func)
+    values, positions = t.like(x), t.like(x)
+    numbers = t.like(x)
+    if x.numel() > _SORTED_IN_PLACE:
+        t.recorder.slot(SizeRule(kernels.sort_bytes, (), (("items", x.numel()),)))
+    del numbers
+    return values, positions
+
+
+_SORTED_IN_PLACE = 4096
+
+
+@rule(aten.topk.default)
+def _topk(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """Give values and positions: what is picked is sorted in place.
+
+    Source: aten/src/ATen/native/cuda/TensorTopK.cpp, for rows that one block of threads reads.
+    """
+    if args[0].shape[-1] > _SORTED_IN_PLACE:
+        raise t.unknown(func)
+    return t.note_all(func(*args, **kwargs), args)
