@@ -198,12 +198,28 @@ class RunFolder:
         """
         if self.refused is not None:
             raise self.refused
-        Disk().sync(self.path / "steps.jsonl")
+        steps = self.path / "steps.jsonl"
+        # Somebody may have removed them: those to come are in a new file. Not with the folder.
+        Disk().sync(steps if steps.exists() else self.path)
 
     def add_sample(self, sample: MemorySample) -> None:
         """Append a sample to `memory.jsonl`."""
         assert self._samples is not None
         self._samples.add([sample])
+
+    def check_model(self, step: int) -> None:
+        """See that the model that was saved is there at the end of the run.
+
+        Raises:
+            ConfigError: somebody removed it meanwhile.
+        """
+        if not (self.model / "config.json").is_file():
+            raise ConfigError(
+                _(
+                    "{folder}: the model of step {step} was written there and removed while the "
+                    "run was at work. Train again with --overwrite."
+                ).format(folder=self.model, step=step)
+            )
 
     def write_scores(self, evaluations: list[dict[str, object]], best: Scores) -> None:
         """Replace `scores.json`: every evaluation in short, the best one whole.
@@ -247,6 +263,7 @@ class _Lines:
     """
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._file = path.open("ab", buffering=0)
         self._kept = b""
         self.refused: OSError | None = None
@@ -255,6 +272,10 @@ class _Lines:
         lines = (json.dumps(dataclasses.asdict(record)) + "\n" for record in records)
         self._kept += "".join(lines).encode()
         try:
+            if not self._path.exists():  # somebody removed it meanwhile: what comes is kept
+                file = self._path.open("ab", buffering=0)
+                self._file.close()
+                self._file = file
             while self._kept:
                 self._kept = self._kept[self._file.write(self._kept) :]
         except OSError as error:

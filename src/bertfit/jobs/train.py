@@ -242,6 +242,7 @@ class _Training:
             self.saving.checkpoints.finish()
             raise
         self.saving.checkpoints.finish()
+        self.folder.check_model(self.dev.best_step or self.at.step)
         return TrainReport(
             output_dir=self.folder.path,
             scores=self.dev.best,
