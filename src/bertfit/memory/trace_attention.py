@@ -106,9 +106,11 @@ def _any_fused(query: Tensor, key: Tensor, value: Tensor, grouped: bool) -> bool
     """Say whether a fused kernel takes such shapes at all."""
     if not query.ndim == key.ndim == value.ndim == 4:
         return False
-    same_heads = query.shape[1] == key.shape[1] == value.shape[1]
-    if grouped:
-        same_heads = key.shape[1] == value.shape[1] and query.shape[1] % key.shape[1] == 0
+    heads, shared = query.shape[1], key.shape[1]
+    # One head of keys serves all queries without being asked to.
+    same_heads = shared == value.shape[1] and (
+        shared in (1, heads) or (grouped and heads % shared == 0)
+    )
     same_batch = query.shape[0] == key.shape[0] == value.shape[0]
     return same_heads and same_batch and query.shape[2] > 0 and key.shape[2] > 0
 
