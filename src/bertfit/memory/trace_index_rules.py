@@ -135,7 +135,7 @@ def _index_put(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) 
     out = target if in_place else t.like(target)
     if any(index.dtype in _MASKS for index in indices):
         # One number of the host is filled in, `canDispatchToMaskedFill`.
-        if not accumulate and value.numel() == 1 and not t.recorder.on_card(value):
+        if not accumulate and value.numel() == 1 and _is_number(t, value):
             return out
         raise t.unknown(func, BY_VALUES)
     indices = [_on_card(t, index) for index in indices]
@@ -149,6 +149,12 @@ def _index_put(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) 
         t.temporary(8 * count, 8 * count, 8 * count, sort)
     del value, indices
     return out
+
+
+def _is_number(t: OpTrace, value: Tensor) -> bool:
+    """Say whether a value was a number in Python: torch keeps it on the host."""
+    block = t.recorder.block_of(value)
+    return block is None or t.recorder.ops[block] == "scalar_tensor"
 
 
 @rule(aten.sort.default, aten.sort.stable)
