@@ -297,6 +297,7 @@ def test_a_budget_below_the_floor_is_refused_before_the_data_are_read_once(
     with pytest.raises(BudgetError, match=r"of \d+ tokens needs at least \d+ MiB of") as caught:
         run(tmp_path, **job, device="sim:4GiB", budget=budget)
     assert sum(opened) < data.stat().st_size, "the first texts were enough"
+    assert str(caught.value).startswith("By the first 2000 texts, and all of them may need more: ")
     (floor,) = re.findall(r"at least (\d+ MiB) of", str(caught.value))
     enough = job_config({**job, "device": "sim:4GiB", "budget": floor})
     refuse_early(enough, workplace_of(enough), model)  # does not

@@ -12,9 +12,10 @@ import torch
 from bertfit.config import JobConfig
 from bertfit.engine.fence import check_floor, check_least, floor_bytes
 from bertfit.engine.workplace import Workplace
-from bertfit.errors import ModelError
-from bertfit.jobs.corpus import read_sample
+from bertfit.errors import BudgetError, ConfigError, ModelError
+from bertfit.jobs.corpus import SAMPLED_TEXTS, read_sample
 from bertfit.jobs.plan import facts_of_corpus
+from bertfit.language import _
 from bertfit.memory.host import available_bytes
 from bertfit.models.encoder import build_classifier, config_fields
 from bertfit.models.rows import keep_rows
@@ -59,6 +60,17 @@ def refuse_early(job: JobConfig, place: Workplace, folder: Path) -> None:
         _refuse_by_sample(job, place)
 
 
+def _by_the_first(count: int, error: BudgetError | ConfigError) -> BudgetError | ConfigError:
+    """Say of a refusal that more texts may need more: longer windows, more of the vocabulary."""
+    if count < SAMPLED_TEXTS:
+        return error
+    return type(error)(
+        _("By the first {count} texts, and all of them may need more: {error}").format(
+            count=count, error=error
+        )
+    )
+
+
 def _refuse_by_sample(job: JobConfig, place: Workplace) -> None:
     corpus = read_sample(job)
     if corpus is None:
@@ -69,6 +81,6 @@ def _refuse_by_sample(job: JobConfig, place: Workplace) -> None:
         facts = facts_of_corpus(job, corpus, place.spec, host_bytes, lambda message: None)
         planner = Planner(facts)
         if is_hopeless(planner):
-            raise nothing_fits(planner)
+            raise _by_the_first(len(corpus.train), nothing_fits(planner))
     except ModelError:  # an operation whose memory is not known, or texts of another language
         return
