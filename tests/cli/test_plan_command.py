@@ -71,6 +71,9 @@ def test_a_lever_is_explained_with_its_other_values(capsys: pytest.CaptureFixtur
         (["--gpu", "rtx-3050-4gb", "--explain", "magic"], 2, "there is no such lever"),
         (["--gpu", "no-such-card"], 2, "no card"),
         (["--device", "cpu"], 2, "--device cpu: a plan is for a card"),
+        (["--device", "cuda:1"], 2, "--device cuda:1: a plan is for a card"),
+        ([*CARD, "--device", "cpu"], 2, "and --device cpu: a plan is for one card"),
+        ([*CARD, "--device", "sim:4GiB"], 2, "and --device sim:4GiB: a plan is for one card"),
         (["--device", "sim:no-such-card"], 2, "no card"),
         (
             ["--gpu", "rtx-3050-4gb", "--budget", "330MiB", "--micro-batch-tokens", "2048"],

@@ -223,6 +223,30 @@ def test_a_pinned_lever_that_contradicts_the_budget_is_the_users_to_mend() -> No
     assert "\n" not in str(caught.value)
 
 
+def test_a_pinned_lever_that_the_host_has_no_memory_for_is_told_so() -> None:
+    job = facts({256: 1}, pins=Pins(host_state=True))
+    with pytest.raises(ConfigError, match=r"host-state true: .* of this machine's memory, and 1"):
+        make_plan(Planner(replace(job, host_bytes=facts_of_host(job) - MIB)))
+
+
+def facts_of_host(job: JobFacts) -> int:
+    """Return the least memory of the host with which a plan fits."""
+    planner = Planner(job)
+    needs = [planner.need(candidate) for candidate in planner.ordered]
+    return min(need.host_bytes + need.pinned_bytes for need in needs)
+
+
+def test_a_host_without_room_for_layer_inputs_gets_a_plan_without_them() -> None:
+    job = facts({256: 1}, pins=Pins(host_state=True))
+    planner = Planner(job)
+    assert planner.frugal[0].checkpointed_layers == 3
+    least = facts_of_host(job)
+    frugal = planner.need(planner.frugal[0])
+    assert frugal.host_bytes + frugal.pinned_bytes > least
+    plan = make_plan(Planner(replace(job, host_bytes=least)))
+    assert plan.estimate.host_bytes + plan.estimate.pinned_bytes == least
+
+
 def test_more_layers_computed_twice_than_there_are_are_refused() -> None:
     with pytest.raises(ConfigError, match="has 3 layers"):
         Planner(facts({64: 1}, pins=Pins(activation_checkpointing=4)))

@@ -12,7 +12,8 @@ from bertfit.language import _
 from bertfit.planning.plan_config import PlanConfig
 
 ALL = "all"
-# They change neither memory nor time. A command of `train` can be planned as it is.
+# They do not change the plan, or name its card (--device). A command of `train` can be planned as it
+# is.
 _OF_TRAINING = (
     "output_dir",
     "overwrite",
@@ -39,7 +40,7 @@ def _plan(
         bool, typer.Option("--json", help=_("print one JSON document on stdout"))
     ] = False,
 ) -> int:
-    asked = validated(PlanConfig, {**fields, "gpu": fields["gpu"] or _card_of(fields["device"])})
+    asked = validated(PlanConfig, {**fields, "gpu": _card_of(fields["gpu"], fields["device"])})
     from bertfit.jobs.plan import plan
 
     if asked.gpu == ALL:
@@ -57,14 +58,23 @@ def _plan(
     return 0
 
 
-def _card_of(device: str | None) -> str | None:
-    """Return the card that `--device` names, None for that of this machine.
+def _card_of(gpu: str | None, device: str | None) -> str | None:
+    """Return the card that `--gpu` or `--device` names, None for that of this machine.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: `--device` is none, or another than `--gpu`.
     """
-    if device is None or device.partition(":")[0] == "cuda":
-        return None
+    if device is None:
+        return gpu
+    is_cuda = device.partition(":")[0] == "cuda"
+    if gpu is not None and not is_cuda and device not in (gpu, f"sim:{gpu}"):
+        raise ConfigError(
+            _("--gpu {gpu} and --device {device}: a plan is for one card. Leave one out.").format(
+                gpu=gpu, device=device
+            )
+        )
+    if gpu is not None or device in ("cuda", "cuda:0"):
+        return gpu
     if device.startswith("sim:"):
         return device
     raise ConfigError(

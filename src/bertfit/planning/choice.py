@@ -3,12 +3,17 @@
 Costs do not depend on the budget and what fits is exact, so a larger budget is never slower.
 """
 
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from bertfit.language import _
 from bertfit.planning.candidates import Candidate
 from bertfit.planning.planner import Planner
 from bertfit.units import format_bytes
+
+# So many losers next to the winner are shown with what they need.
+NEAREST = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,23 +38,71 @@ def choose(
 ) -> tuple[Candidate | None, list[Rejected]]:
     """Return the fastest candidate that fits, and those before it that do not.
 
-    Every test is against a figure that the budget is no part of, so whatever fits one budget fits
-    a larger one.
+    Of candidates that differ in the layers computed twice alone, it is the one with fewest of them
+    that fits. Every test is against a figure that the budget is no part of, so whatever fits one
+    budget fits a larger one.
     """
-    rejected: list[Rejected] = []
+    fewest: dict[Candidate, Candidate | None] = {}
+    before: list[Candidate] = []
     for candidate in planner.ordered:
-        reason, needed = _misfit(planner, candidate, budget_bytes, host_bytes)
-        if reason is None:
-            return candidate, rejected
-        rejected.append(
+        alike = replace(candidate, checkpointed_layers=0)
+        if _about(planner, candidate) > budget_bytes:
+            before.append(candidate)
+            continue
+        if alike not in fewest:
+            fewest[alike] = _fewest_layers_twice(planner, candidate, budget_bytes)
+        if candidate == fewest[alike]:
+            if _misfit(planner, candidate, budget_bytes, host_bytes)[0] is None:
+                return candidate, _rejected(planner, before, budget_bytes, host_bytes)
+            fewest[alike] = None  # the host: with more layers twice it needs more, not less
+        before.append(candidate)
+    return None, _rejected(planner, before, budget_bytes, host_bytes)
+
+
+def _fewest_layers_twice(
+    planner: Planner, candidate: Candidate, budget_bytes: int
+) -> Candidate | None:
+    """Return the one with fewest layers computed twice that the card holds, of all like this one.
+
+    Each more of them needs less, but where the peak lies outside of the layers: so with each look
+    half of those that are left are out. A larger budget never ends at more layers.
+    """
+
+    def holds(one: Candidate) -> bool:
+        return _misfit_of_card(planner, one, budget_bytes)[0] is None
+
+    layers = sorted(
+        other.checkpointed_layers
+        for other in planner.ordered
+        if replace(other, checkpointed_layers=candidate.checkpointed_layers) == candidate
+    )
+    like = [replace(candidate, checkpointed_layers=count) for count in layers]
+    if holds(like[0]):
+        return like[0]
+    fewest = bisect_left(like, True, lo=1, key=holds)
+    return like[fewest] if fewest < len(like) else None
+
+
+def _rejected(
+    planner: Planner, candidates: Sequence[Candidate], budget_bytes: int, host_bytes: int
+) -> list[Rejected]:
+    """Say why candidates do not fit; of the last of them, and of what is known, by how much."""
+    found = []
+    for place, candidate in enumerate(candidates, 1):
+        reason, needed = None, None
+        is_near = place > len(candidates) - NEAREST
+        is_rough = _about(planner, candidate) > budget_bytes
+        if is_near or is_rough or candidate in planner.needs:
+            reason, needed = _misfit(planner, candidate, budget_bytes, host_bytes)
+        found.append(
             Rejected(
                 candidate=candidate,
-                reason=reason,
+                reason=reason or _("does not fit even with more layers twice"),
                 step_seconds=planner.seconds[candidate],
                 required_bytes=needed,
             )
         )
-    return None, rejected
+    return found
 
 
 def slower(planner: Planner, chosen: Candidate) -> list[Rejected]:
@@ -89,8 +142,15 @@ def runners_up(planner: Planner, chosen: Candidate, count: int = 2) -> list[Cand
 
 
 def is_hopeless(planner: Planner) -> bool:
-    """Say, before anything is put in order, that not even what needs least fits."""
-    return not any(fits(planner, candidate) for candidate in reversed(planner.frugal))
+    """Say, before anything is put in order, that the card does not even hold what needs least.
+
+    The host is not asked: other candidates need less of it.
+    """
+    budget = planner.facts.budget_bytes
+    return all(
+        planner.least_bytes(candidate) > budget or planner.need(candidate).required_bytes > budget
+        for candidate in reversed(planner.frugal)
+    )
 
 
 def is_tight(planner: Planner) -> bool:
@@ -109,12 +169,26 @@ def _misfit(
     planner: Planner, candidate: Candidate, budget_bytes: int, host_bytes: int
 ) -> tuple[str | None, int | None]:
     """Say why a candidate does not fit, None where it does, and what it needs if that is known."""
-    # Nothing but what is exact or surely too little decides over what needs least: its need is the
-    # floor that a refusal names. The rough figure is up to 5% below the exact one.
-    is_frugal = candidate in planner.frugal
-    about = planner.least_bytes(candidate) if is_frugal else planner.about_bytes(candidate)
+    reason, needed = _misfit_of_card(planner, candidate, budget_bytes)
+    if reason is None:
+        need = planner.need(candidate)
+        on_host = need.host_bytes + need.pinned_bytes
+        if on_host > host_bytes:
+            reason = _("needs {size} of the host's memory, which has {all}").format(
+                size=format_bytes(on_host), all=format_bytes(host_bytes)
+            )
+    return reason, needed
+
+
+def _misfit_of_card(
+    planner: Planner, candidate: Candidate, budget_bytes: int
+) -> tuple[str | None, int | None]:
+    """Say why the card does not hold a candidate; see `_misfit`."""
+    about = _about(planner, candidate)
     if about > budget_bytes:
-        return _("needs about {size}").format(size=format_bytes(about)), None
+        is_frugal = candidate in planner.frugal
+        told = _("needs more than {size}") if is_frugal else _("needs about {size}")
+        return told.format(size=format_bytes(about)), None
     need = planner.need(candidate)
     if need.required_bytes > budget_bytes:
         return (
@@ -124,12 +198,14 @@ def _misfit(
             ),
             need.required_bytes,
         )
-    on_host = need.host_bytes + need.pinned_bytes
-    if on_host > host_bytes:
-        return (
-            _("needs {size} of the host's memory, which has {all}").format(
-                size=format_bytes(on_host), all=format_bytes(host_bytes)
-            ),
-            need.required_bytes,
-        )
     return None, need.required_bytes
+
+
+def _about(planner: Planner, candidate: Candidate) -> int:
+    """Return a figure that spares the exact one where it is too much already.
+
+    Nothing but what is exact or surely too little decides over what needs least: its need is the
+    floor that a refusal names. The rough figure of the others is up to 5% below the exact one.
+    """
+    is_frugal = candidate in planner.frugal
+    return planner.least_bytes(candidate) if is_frugal else planner.about_bytes(candidate)

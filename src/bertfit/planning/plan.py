@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from bertfit.planning.candidates import Candidate
-from bertfit.planning.choice import Rejected, choose, is_hopeless, is_tight, slower
+from bertfit.planning.choice import NEAREST, Rejected, choose, is_hopeless, is_tight, slower
 from bertfit.planning.levers import TrainSettings
 from bertfit.planning.planner import Planner
 from bertfit.planning.refusal import nothing_fits
@@ -34,7 +34,7 @@ class Plan:
     job_seconds: float
     rejected: tuple[Rejected, ...]
 
-    def nearest_rejected(self, count: int = 4) -> list[Rejected]:
+    def nearest_rejected(self, count: int = NEAREST) -> list[Rejected]:
         """Return the losers next to the winner: too large by least, then the slower ones."""
         slower = [r for r in self.rejected if r.step_seconds >= self.step_seconds]
         large = [r for r in self.rejected if r.step_seconds < self.step_seconds]

@@ -6,7 +6,7 @@ from bertfit.config import TradeOff
 from bertfit.errors import BudgetError, ConfigError
 from bertfit.language import _
 from bertfit.planning.candidates import Candidate, JobFacts, Pins, hardest_steps
-from bertfit.planning.choice import is_hopeless
+from bertfit.planning.choice import choose, is_hopeless
 from bertfit.planning.estimate import least_bytes, required_bytes
 from bertfit.planning.levers import TrainSettings
 from bertfit.planning.mixed_steps import StepFamily
@@ -21,30 +21,17 @@ def nothing_fits(planner: Planner) -> ConfigError | BudgetError:
     facts = planner.facts
     if facts.pins.given():
         free = Planner(replace(facts, pins=Pins()))
-        if not is_hopeless(free):
-            flags = " ".join(
-                f"--{name.replace('_', '-')} {_flag(value)}"
-                for name, value in facts.pins.given().items()
-            )
-            needed = planner.need(planner.most_frugal()).required_bytes
-            return ConfigError(
-                _(
-                    "{flags}: with that the job needs {needed}, and {budget} is there. Without it "
-                    "the job fits: leave it out, or give a larger --budget."
-                ).format(
-                    flags=flags,
-                    needed=format_floor(needed),
-                    budget=format_bytes(facts.budget_bytes),
-                )
-            )
+        fit = None if is_hopeless(free) else choose(free, facts.budget_bytes, facts.host_bytes)[0]
+        if fit is not None:
+            return _pins_do_not_fit(planner)
         planner = free
     frugal = planner.most_frugal()
     least = planner.need(frugal)
     on_host = least.host_bytes + least.pinned_bytes
     text = (
         _(
-            "{model} with windows of {length} tokens needs at least {floor} of {card} and {host} "
-            "of this machine's memory, whatever the settings; there are {budget} and {there}."
+            "{model} with windows of {length} tokens needs at least {floor} of {card}, and then "
+            "{host} of this machine's memory; there are {budget} and {there}."
         )
         if on_host > facts.host_bytes
         else _(
@@ -67,6 +54,36 @@ def nothing_fits(planner: Planner) -> ConfigError | BudgetError:
         return BudgetError("\n  ".join([f"{message} {advice}", *would]))
     advice = _("Give more, shorter windows (--max-length) or a smaller model (docs/models.md).")
     return BudgetError(f"{message} {advice}")
+
+
+def _pins_do_not_fit(planner: Planner) -> ConfigError:
+    """Return that a job fits, but not with the levers that the user has set."""
+    facts = planner.facts
+    flags = " ".join(
+        f"--{name.replace('_', '-')} {_flag(value)}" for name, value in facts.pins.given().items()
+    )
+    need = planner.need(planner.most_frugal())
+    if need.required_bytes > facts.budget_bytes:
+        return ConfigError(
+            _(
+                "{flags}: with that the job needs {needed}, and {budget} is there. Without it "
+                "the job fits: leave it out, or give a larger --budget."
+            ).format(
+                flags=flags,
+                needed=format_floor(need.required_bytes),
+                budget=format_bytes(facts.budget_bytes),
+            )
+        )
+    return ConfigError(
+        _(
+            "{flags}: with that the job needs {needed} of this machine's memory, and {there} is "
+            "there. Without it the job fits: leave it out."
+        ).format(
+            flags=flags,
+            needed=format_floor(need.host_bytes + need.pinned_bytes),
+            there=format_bytes(facts.host_bytes),
+        )
+    )
 
 
 def trade_offs_that_fit(planner: Planner, candidate: Candidate) -> list[str]:
