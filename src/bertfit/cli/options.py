@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 
+from bertfit.errors import ConfigError
 from bertfit.language import _
 
 
@@ -19,13 +20,16 @@ def with_fields(
     """Give a function one keyword flag per field, beside its own parameters.
 
     The function receives them as one dict, `fields`, with None for what was not given. Values are
-    passed on as text: the record checks them, and reports all faults at once. Those of `unlisted`
-    are taken too, but `--help` does not show them.
+    passed on as text: the record checks them, and reports all faults at once. A text of nothing is
+    refused here: `--output-dir "$UNSET"` would be this folder, and is no default either. Those of
+    `unlisted` are taken too, but `--help` does not show them.
     """
     own = [p for p in inspect.signature(function).parameters.values() if p.name != "fields"]
     flags = [_flag(name, field, name in unlisted) for name, field in fields.items()]
 
     def command(**values: object) -> int:
+        for name in fields:
+            _refuse_empty(name, values.get(name))
         given = {name: values.pop(name) or None for name in fields}
         for name, field in fields.items():
             if _is_bool(field) and values.get(name) is False:
@@ -35,6 +39,15 @@ def with_fields(
     command.__signature__ = inspect.Signature([*own, *flags])  # type: ignore[attr-defined]
     command.__doc__ = function.__doc__
     return command
+
+
+def _refuse_empty(name: str, value: object) -> None:
+    if value == "" or (isinstance(value, list) and "" in value):
+        raise ConfigError(
+            _("{flag} is given with nothing behind it: say what it is, or leave it out.").format(
+                flag="--" + name.replace("_", "-")
+            )
+        )
 
 
 def _flag(name: str, field: FieldInfo, hidden: bool) -> inspect.Parameter:

@@ -159,6 +159,15 @@ def check_shapes(shapes: Sequence[Shape]) -> None:
             )
 
 
+def _refuse_more_layers(wanted: int, count: int) -> None:
+    if wanted > count:
+        raise ConfigError(
+            _("{wanted} layers were asked for, but the encoder has {count}.").format(
+                wanted=wanted, count=count
+            )
+        )
+
+
 def _check_pure(pure_16bit: bool, precision: Precision) -> None:
     if pure_16bit and precision == "fp32":
         raise ConfigError(
@@ -174,7 +183,9 @@ def prepare_model(model: nn.Module, settings: TrainSettings) -> None:
     """
     set_attention(model, settings.attn_implementation)
     if settings.first_layers is not None:
-        keep_layers(_encoder(model), settings.first_layers)
+        encoder = _encoder(model)
+        _refuse_more_layers(settings.first_layers, num_layers(encoder))
+        keep_layers(encoder, settings.first_layers)
     if settings.lora_rank:
         add_lora(model, settings.lora_rank)
     if settings.frozen_embeddings:
@@ -182,12 +193,7 @@ def prepare_model(model: nn.Module, settings: TrainSettings) -> None:
     if settings.frozen_layers or settings.checkpointed_layers:
         layers = encoder_layers(model)
         for wanted in (settings.frozen_layers, settings.checkpointed_layers):
-            if wanted > len(layers):
-                raise ConfigError(
-                    _("{wanted} layers were asked for, but the encoder has {count}.").format(
-                        wanted=wanted, count=len(layers)
-                    )
-                )
+            _refuse_more_layers(wanted, len(layers))
         for layer in layers[: settings.frozen_layers]:
             layer.requires_grad_(False)
         _checkpoint(model, layers, settings.checkpointed_layers, settings.host_state)
