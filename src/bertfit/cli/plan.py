@@ -12,8 +12,7 @@ from bertfit.language import _
 from bertfit.planning.plan_config import PlanConfig
 
 ALL = "all"
-# They do not change the plan, or name its card (--device). A command of `train` can be planned as it
-# is.
+# They do not change the plan, or name its card. A command of `train` can be planned as it is.
 _OF_TRAINING = (
     "output_dir",
     "overwrite",

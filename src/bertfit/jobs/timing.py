@@ -63,9 +63,7 @@ def settle_by_clock(
     best = min(seconds, key=lambda candidate: seconds[candidate], default=planned)
     _take(steps, best)
     if best == planned and len(seconds) > 1:
-        say(
-            _("Timed on this card, the plan is the fastest of {count}.").format(count=len(seconds))
-        )
+        say(_("Timed on this card, the plan is the fastest of {count}.").format(count=len(seconds)))
     elif best != planned and planned in seconds:
         say(
             _(
