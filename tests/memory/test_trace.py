@@ -179,3 +179,40 @@ def test_events_say_what_they_were_for() -> None:
     assert ("forward", "2") in trace.places and ("backward", "0") in trace.places
     events = list(trace.events())
     assert events[0].category == "parameter" and events[0].size_bytes == 256
+
+
+def test_a_number_that_is_put_in_lies_on_the_host() -> None:
+    """As the stub runtime gave it: only positions on the card take the number there."""
+    with record(AMPERE) as trace:
+        x = torch.zeros(4, 100, 64, device=CUDA)
+        mask = torch.zeros(4, 100, device=CUDA, dtype=torch.bool)
+        x[mask] = 3.0
+        x[:, 0] = 2.0
+        x[0, 0, 0] = 1
+        rows = torch.zeros(5, dtype=torch.long, device=CUDA)
+        x[rows] = 7.0
+        assert allocated(trace) == [102400, 400, 40, 4]
+
+
+@pytest.mark.parametrize(("reduced", "copies"), [("sum", 1), ("sum of heads", 1), ("square", 0)])
+def test_the_fused_backward_copies_a_gradient_that_is_expanded(reduced: str, copies: int) -> None:
+    """As the stub runtime gave it: the copy, three gradients, and their product with the output."""
+    with record(AMPERE) as trace:
+        q, k, v = (
+            torch.zeros(2, 70, 4, 32, device=CUDA, requires_grad=True).transpose(1, 2)
+            for _ in range(3)
+        )
+        mask = torch.zeros(2, 1, 70, 70, device=CUDA, dtype=torch.bool)
+        mixed = F.scaled_dot_product_attention(q, k, v, mask)
+        loss = {
+            "sum": lambda: mixed.sum(),
+            "sum of heads": lambda: mixed.sum(1).square().sum(),
+            "square": lambda: mixed.square().sum(),
+        }[reduced]()
+        before = len(allocated(trace))
+        loss.backward()
+    whole = 4 * q.numel()
+    seen = allocated(trace)[before:]
+    assert seen[-3:] == [2240, 2240, 262400]  # the sums of its rows, and the kernel's workspace
+    alike = seen[:-3].count(whole)
+    assert alike == 4 + copies + (3 if reduced == "square" else 0)

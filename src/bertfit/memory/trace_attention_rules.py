@@ -50,6 +50,7 @@ def _efficient(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) 
 def _efficient_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     grad, q, k, v, _bias, out = args[:6]
     batch, heads, length, size = q.shape
+    whole = t.contiguous(grad.transpose(1, 2))  # a copy where a sum's gradient is expanded
     grad_q = t.new((batch, length, heads, size), q.dtype)
     grad_k = t.new((batch, k.shape[2], k.shape[1], size), q.dtype)
     grad_v = t.new((batch, k.shape[2], k.shape[1], v.shape[-1]), q.dtype)
@@ -59,7 +60,7 @@ def _efficient_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: K
     kernel = kernels.efficient_backward(
         t.card, head=max(size, v.shape[-1]), half=half, dropout=bool(dropout)
     )
-    delta = _row_sums(t, grad, out, in_kernel=kernel.computes_delta)
+    delta = _row_sums(t, whole.transpose(1, 2), out, in_kernel=kernel.computes_delta)
     workspace = t.sized(
         SizeRule(
             kernels.efficient_workspace,
@@ -69,6 +70,7 @@ def _efficient_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: K
     )
     del delta, workspace
     _add_up(t, each, grad_k.shape[2])
+    del whole
     return grad_q.transpose(1, 2), grad_k.transpose(1, 2), grad_v.transpose(1, 2), None
 
 
@@ -82,7 +84,7 @@ def _for_each_head(t: OpTrace, heads: int, *grads: Tensor) -> list[Tensor]:
 def _add_up(t: OpTrace, grads: list[Tensor], heads: int) -> None:
     """Sum the gradients of heads that share one of the keys."""
     for grad in grads:
-        reduction(t, grad.unflatten(2, (heads, -1)), [3])
+        reduction(t, grad.view(*grad.shape[:2], heads, -1, grad.shape[3]), [3])
 
 
 def _row_sums(t: OpTrace, grad: Tensor, out: Tensor, *, in_kernel: bool) -> Tensor:

@@ -228,6 +228,15 @@ def _contains(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> 
         return bool((args[1] == args[0]).any())
 
 
+@handles(Tensor.__setitem__)
+def _set_item(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> object:
+    """Keep a number on the host: torch/csrc/autograd/python_variable_indexing.cpp, for CUDA."""
+    tensor, index, value = args
+    if isinstance(value, int | float) and tensor.is_meta and face.recorder.on_card(tensor):
+        value = torch.scalar_tensor(value, dtype=tensor.dtype, device=CPU)
+    return func(tensor, index, value)
+
+
 @handles(F.dropout)
 def _dropout(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> object:
     names = ("input", "p", "training", "inplace")

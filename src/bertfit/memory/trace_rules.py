@@ -40,6 +40,7 @@ PLAIN.update(
         aten._to_copy.default,
         aten.copy_.default,
         aten.fill_.Scalar,
+        aten.fill_.Tensor,
         aten.zero_.default,
         aten.cat.default,
         aten.gather.default,
