@@ -9,39 +9,23 @@ import struct
 from pathlib import Path
 
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
 
 from bertfit.errors import ModelError
 from bertfit.jobs.predict import load
 from bertfit.models.encoder import (
-    build_classifier,
     load_classifier,
     load_tokenizer,
-    save_pretrained,
 )
 from bertfit.models.safety import check_files
 from bertfit.models.tagger import load_tagger
-from bertfit.models.tiny import save_tokenizer, tiny_encoder
-
-TAGS = ("O", "B-X", "I-X")
+from model_folders import TAGS, change_config, header_of, make_folder, rewrite
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A small checkpoint with its tokenizer."""
-    path = tmp_path / "home" / "model"
-    tiny = tiny_encoder(["anna lives in rome ."] * 2)
-    save_tokenizer(tiny, tmp_path / "tokenizer")
-    tokenizer = load_tokenizer(tmp_path / "tokenizer")
-    torch.manual_seed(0)
-    save_pretrained(build_classifier(tiny.config, TAGS), tokenizer.fast, path)
-    return path
-
-
-def change_config(folder: Path, **values: object) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+    return make_folder(tmp_path)
 
 
 def with_index(folder: Path, name: str) -> None:
@@ -131,26 +115,6 @@ def test_links_inside_the_folder_and_of_the_hubs_cache_are_followed(
 
 
 # ---- safetensors files ------------------------------------------------------------------------
-
-
-def rewrite(
-    folder: Path, header: object, data: bytes | None = None, length: int | None = None
-) -> None:
-    """Replace the header of the weights, or claim a length of it that is not so."""
-    path = folder / "model.safetensors"
-    content = path.read_bytes()
-    (old,) = struct.unpack("<Q", content[:8])
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    body = content[8 + old :] if data is None else data
-    path.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + body)
-
-
-def header_of(folder: Path) -> dict[str, dict[str, object]]:
-    content = (folder / "model.safetensors").read_bytes()
-    (size,) = struct.unpack("<Q", content[:8])
-    header: dict[str, dict[str, object]] = json.loads(content[8 : 8 + size])
-    header.pop("__metadata__", None)
-    return header
 
 
 def refuse(folder: Path) -> None:

@@ -12,9 +12,13 @@ from bertfit.errors import ModelError
 from bertfit.jobs.predict import load
 from bertfit.models.encoder import config_fields
 from bertfit.models.safety import MOST_LABELS
-from models.test_hostile_models import change_config, folder, header_of, rewrite
+from model_folders import change_config, header_of, make_folder, rewrite
 
-__all__ = ["folder"]
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A small checkpoint with its tokenizer."""
+    return make_folder(tmp_path)
 
 
 def refused(folder: Path, reason: str) -> None:
