@@ -1,6 +1,7 @@
 """Which candidate is taken: the fastest that fits card and host, and why the others are not.
 
-Costs do not depend on the budget and what fits is exact, so a larger budget is never slower.
+Costs and needs do not depend on the budget, so a larger budget is never slower. What is chosen fits
+exactly; what a rough figure shuts out may be short by little.
 """
 
 from bisect import bisect_left

@@ -382,6 +382,7 @@ def _names(stream: list[int], borders: list[tuple[Asked, int, int]]) -> Names:
         returning = [e for e in lasting if e in went or name not in _ALIKE]
         for number, block in enumerate(returning):
             names[block] = (_ALIKE.get(name, name), number)
-        for number, block in enumerate(e for e in lasting if e not in set(returning)):
+        known = set(returning)
+        for number, block in enumerate(e for e in lasting if e not in known):
             names[block] = (name, "for good", number)
     return names
