@@ -7,7 +7,6 @@ from bertfit.memory.kernels import (
     layer_norm_blocks,
     padded_bytes,
     reduction,
-    sorted_embedding_backward,
 )
 
 AMPERE = Chip(compute_capability=(8, 6), multiprocessors=82)
@@ -66,18 +65,6 @@ def test_cards_with_more_shared_memory_take_larger_blocks() -> None:
     assert efficient_backward(A100, head=80, half=True, dropout=True).queries == 128
     assert efficient_backward(AMPERE, head=80, half=True, dropout=False).most_head == 96
     assert efficient_backward(TURING, head=80, half=True, dropout=True).keys == 64
-
-
-def test_an_embedding_of_many_indices_is_sorted() -> None:
-    # The requests of PyTorch 2.14 for 4,816 indices into 8,021 rows of 768.
-    sizes = sorted_embedding_backward(AMPERE, indices=4816, num_weights=8021, width=768, half=False)
-    assert (sizes.index, sizes.sort, sizes.unique, sizes.scan) == (38528, 83967, 1279, 1279)
-    assert (sizes.segments, sizes.parts, sizes.sums, sizes.weight) == (38528, 42376, 16272384, 0)
-
-
-def test_few_rows_of_an_embedding_are_summed_without_partial_rows() -> None:
-    sizes = sorted_embedding_backward(AMPERE, indices=4816, num_weights=2, width=768, half=True)
-    assert (sizes.sort, sizes.parts, sizes.sums, sizes.weight) == (4607, 3864, 3864, 6144)
 
 
 def test_layer_norm_splits_rows_only_beyond_65536_of_them() -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from bertfit.memory import kernels
+from bertfit.memory import index_kernels
 from bertfit.memory.kernels import SizeRule
 from bertfit.memory.trace_ops import BY_VALUES, Arguments, Keywords, OpTrace, rule
 
@@ -31,7 +31,7 @@ def _embedding_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: K
     indices = t.contiguous(indices)
     grad = t.contiguous(grad)
     shape = (num_weights, grad.shape[-1])
-    if indices.numel() <= kernels.EMBEDDING_SORT_ABOVE:
+    if indices.numel() <= index_kernels.EMBEDDING_SORT_ABOVE:
         return t.new(shape, grad.dtype)
     half = grad.dtype != torch.float32
 
@@ -44,7 +44,7 @@ def _embedding_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: K
             ("half", half),
         )
         varying = (("indices", indices.numel()),)
-        return t.sized(SizeRule(kernels.embedding_bytes, fixed, varying))
+        return t.sized(SizeRule(index_kernels.embedding_bytes, fixed, varying))
 
     ordered = [take("index"), take("index")]
     numbers = take("index")
@@ -143,7 +143,7 @@ def _index_put(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) 
     if accumulate and indices:
         shape = torch.broadcast_shapes(*(i.shape for i in indices))  # type: ignore[no-untyped-call]
         count = shape.numel()
-        sort = kernels.sorted_embedding_backward(
+        sort = index_kernels.sorted_embedding_backward(
             t.card, indices=count, num_weights=1 << 31, width=1, half=False
         ).sort
         t.temporary(8 * count, 8 * count, 8 * count, sort)
@@ -169,7 +169,7 @@ def _sort(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> ob
     values, positions = t.like(x), t.like(x)
     numbers = t.like(x)
     if x.numel() > _SORTED_IN_PLACE:
-        t.recorder.slot(SizeRule(kernels.sort_bytes, (), (("items", x.numel()),)))
+        t.recorder.slot(SizeRule(index_kernels.sort_bytes, (), (("items", x.numel()),)))
     del numbers
     return values, positions
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from bertfit.memory import kernels
+from bertfit.memory import index_kernels, kernels
 from bertfit.memory.kernels import SizeRule
 from bertfit.memory.trace_ops import PLAIN, POINTWISE, Arguments, Keywords, OpTrace, rule
 
@@ -306,7 +306,7 @@ def _cumulate(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -
     cast = t.like(x, out.dtype) if x.dtype != out.dtype else None
     if x.ndim and x.numel() == x.shape[dim]:  # one row
         size = ("item_bytes", out.element_size())
-        t.recorder.slot(SizeRule(kernels.scan_bytes, (size,), (("items", x.numel()),)))
+        t.recorder.slot(SizeRule(index_kernels.scan_bytes, (size,), (("items", x.numel()),)))
     del cast
     return out
 

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertfit.memory.allocator import CachingAllocator
-from bertfit.memory.kernels import EMBEDDING_SORT_ABOVE, SizeRule, round_up
+from bertfit.memory.index_kernels import EMBEDDING_SORT_ABOVE
+from bertfit.memory.kernels import SizeRule, round_up
 from bertfit.memory.trace import Recorder, Slot
 from bertfit.planning.estimate import BuildModel, Simulation, simulate, summarize
 from bertfit.planning.levers import Settings, Shape
