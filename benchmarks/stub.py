@@ -41,6 +41,8 @@ class Stub:
             LD_PRELOAD=f"{folder}/libphantom.so",
             LD_LIBRARY_PATH=str(folder),
             OMP_NUM_THREADS="1",
+            # cuBLAS makes outer products: Triton loads what the runtime has not.
+            TORCH_DISABLE_NATIVE_JIT="1",
             HF_HUB_OFFLINE="1",
             TRANSFORMERS_VERBOSITY="error",
             PYTHONWARNINGS="ignore",

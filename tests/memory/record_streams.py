@@ -6,7 +6,7 @@ Run on the stub runtime (see ../shared/tools/phantom_gpu/README.md), it writes r
 
 NAME is `random`, `full`, `expandable` (streams of torch.empty; `full` wants PHANTOM_MEMORY=256MiB,
 `expandable` wants PYTORCH_ALLOC_CONF=expandable_segments:True and PHANTOM_MEMORY=300MiB) or a model
-of `tiny_programs.PROGRAMS`.
+of `tiny_programs.PROGRAMS` or `convolution_programs.PROGRAMS`.
 """
 
 import json
@@ -46,9 +46,11 @@ def main() -> None:
         allocations(7, {"random": 300, "full": 230, "expandable": 440}[name] * MIB)
     else:
         sys.path.insert(0, str(Path(__file__).parent))
+        import convolution_programs
         import tiny_programs
 
-        tiny_programs.PROGRAMS[name](torch.device("cuda"))
+        programs = tiny_programs.PROGRAMS | convolution_programs.PROGRAMS
+        programs[name](torch.device("cuda"))
     numbers: dict[int, int] = {}
     events: list[list[int]] = []  # [block, size] for an allocation, [block] for its return
     for entry in torch.cuda.memory._snapshot()["device_traces"][0]:

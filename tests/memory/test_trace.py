@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.memory.tiny_programs import PROGRAMS
+from tests.memory import convolution_programs, tiny_programs
 from torch import nn
 
 from bertfit.errors import ModelError
@@ -12,6 +12,7 @@ from bertfit.memory.kernels import Chip
 from bertfit.memory.trace import Recorder, record
 
 RECORDED = Path(__file__).parent / "recorded"
+PROGRAMS = tiny_programs.PROGRAMS | convolution_programs.PROGRAMS
 AMPERE = Chip(compute_capability=(8, 6), multiprocessors=82)
 CUDA = torch.device("cuda")
 

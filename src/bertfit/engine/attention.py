@@ -20,11 +20,8 @@ _KERNELS = {
     "flash": [SDPBackend.FLASH_ATTENTION],
     "efficient": [SDPBackend.EFFICIENT_ATTENTION],
 }
-_FUSED = [
-    SDPBackend.FLASH_ATTENTION,
-    SDPBackend.EFFICIENT_ATTENTION,
-    SDPBackend.CUDNN_ATTENTION,
-]
+# cuDNN's is off in every step, see `engine.cudnn`.
+_FUSED = [kernel for kernels in _KERNELS.values() for kernel in kernels]
 # aten/src/ATen/native/transformers/cuda/attention.cu, when every kernel that is left refuses.
 _REFUSAL = "No available kernel"
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bertfit.config import Precision
+from bertfit.engine.cudnn import without_cudnn
 from bertfit.engine.precision import autocast
 from bertfit.engine.step import forward, inputs
 from bertfit.types import Batch
@@ -62,6 +63,7 @@ def torch_encoder(
         A function from a batch to its states (B, T, H), in float32.
     """
 
+    @without_cudnn()
     def run(batch: Batch) -> Tensor:
         with autocast(precision, device):
             output = model(**inputs(model, batch, device), output_hidden_states=bool(layers))

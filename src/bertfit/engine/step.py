@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bertfit.config import Precision
+from bertfit.engine.cudnn import without_cudnn
 from bertfit.engine.optim import Update
 from bertfit.engine.packing import packed_inputs
 from bertfit.engine.precision import autocast
@@ -32,6 +33,7 @@ class StepResult:
     refused: Tensor
 
 
+@without_cudnn()
 def forward(model: nn.Module, batch: Batch, device: torch.device) -> Tensor:
     """Return the tag logits of a batch: (B, T, K), in the dtype that the precision gives.
 
@@ -108,6 +110,7 @@ def train_step(
     return StepResult(loss=loss, grad_norm=grad_norm, refused=refused)
 
 
+@without_cudnn()
 def gradients(
     model: nn.Module,
     update: Update,

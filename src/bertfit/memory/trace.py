@@ -29,6 +29,7 @@ from bertfit.memory import (  # noqa: F401  (they register)
     trace_attention,
     trace_attention_rules,
     trace_autocast,
+    trace_convolution_rules,
     trace_index_rules,
     trace_rules,
 )

@@ -3,7 +3,7 @@
 Source: aten/src/ATen/native/transformers/attention.cpp and cuda/sdp_utils.cpp of PyTorch 2.14.
 """
 
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -15,21 +15,14 @@ from bertfit.memory.trace_ops import Arguments, Keywords
 
 aten = torch.ops.aten
 
+_HALF = (torch.float16, torch.bfloat16)
 
-def choose_kernel(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    *,
-    capability: tuple[int, int],
-    dropout: float = 0.0,
-    causal: bool = False,
-    grouped: bool = False,
-) -> str:
-    """Return `flash`, `efficient` or `math`: what PyTorch 2.14 takes where cuDNN is not asked.
 
-    Args:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionCall:
+    """A call of scaled dot product attention on a card.
+
+    Attributes:
         query: (B, A, T, size).
         key: (B, A, S, size), or fewer heads where they are grouped.
         value: (B, A, S, value size), likewise.
@@ -39,80 +32,92 @@ def choose_kernel(
         causal: no token sees the ones behind it.
         grouped: several heads of queries share one of keys.
     """
-    half = query.dtype in (torch.float16, torch.bfloat16)
-    modern = capability >= (8, 0)
-    head, value_head = query.shape[-1], value.shape[-1]
-    if query.dtype == torch.bfloat16 and not modern:
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+    capability: tuple[int, int]
+    dropout: float = 0.0
+    causal: bool = False
+    grouped: bool = False
+
+    @property
+    def heads(self) -> tuple[int, int]:
+        """The sizes of a head of the keys and of one of the values."""
+        return self.query.shape[-1], self.value.shape[-1]
+
+    @property
+    def dense(self) -> bool:
+        """Whether the numbers of a head lie side by side."""
+        return all(x.stride(-1) == 1 for x in (self.query, self.key, self.value))
+
+    @property
+    def trains(self) -> bool:
+        """Whether a backward will follow."""
+        tensors = (self.query, self.key, self.value)
+        return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+
+    @property
+    def fits_fused(self) -> bool:
+        """Whether a fused kernel takes such shapes at all."""
+        query, key, value = self.query, self.key, self.value
+        if not query.ndim == key.ndim == value.ndim == 4:
+            return False
+        heads, shared = query.shape[1], key.shape[1]
+        # One head of keys serves all queries without being asked to.
+        same_heads = shared == value.shape[1] and (
+            shared in (1, heads) or (self.grouped and heads % shared == 0)
+        )
+        same_batch = query.shape[0] == key.shape[0] == value.shape[0]
+        return same_heads and same_batch and query.shape[2] > 0 and key.shape[2] > 0
+
+
+def choose_kernel(call: AttentionCall) -> str:
+    """Return `flash`, `efficient` or `math`: what PyTorch 2.14 takes where cuDNN is not asked."""
+    half = call.query.dtype in _HALF
+    modern = call.capability >= (8, 0)
+    head, value_head = call.heads
+    if call.query.dtype == torch.bfloat16 and not modern:
         return "math"
-    if not _any_fused(query, key, value, grouped):
+    if not call.fits_fused:
         return "math"
-    dense = all(x.stride(-1) == 1 for x in (query, key, value))
     if (
         half
         and modern
-        and mask is None
+        and call.mask is None
         and head == value_head <= 256
-        and (dense or head == 1)
-        and not (causal and query.shape[-2] != key.shape[-2])
-        and not (_trains(query, key, value) and _too_wide(head, dropout, capability))
+        and (call.dense or head == 1)
+        and not (call.causal and call.query.shape[-2] != call.key.shape[-2])
+        and not (call.trains and _too_wide(head, call.dropout, call.capability))
     ):
         return "flash"
-    tensor_cores = modern or (half and capability >= (7, 0))
+    tensor_cores = modern or (half and call.capability >= (7, 0))
     alignment = 4 if modern else 1
     if tensor_cores:
         alignment = max(alignment, 128 // (16 if half else 32))
-    if head % alignment or value_head % alignment or not dense:
+    if head % alignment or value_head % alignment or not call.dense:
         return "math"
     return "efficient"
 
 
-def prefers_cudnn(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    *,
-    capability: tuple[int, int],
-    dropout: float = 0.0,
-    causal: bool = False,
-    grouped: bool = False,
-) -> bool:
-    """Say whether cuDNN comes first: on compute capability 9.x and 10.x, mostly without dropout.
-
-    Arguments are those of `choose_kernel`.
-    """
-    head, value_head = query.shape[-1], value.shape[-1]
+def prefers_cudnn(call: AttentionCall) -> bool:
+    """Say whether cuDNN comes first: on compute capability 9.x and 10.x, mostly without dropout."""
     if (
-        capability[0] not in (9, 10)
-        or query.dtype not in (torch.float16, torch.bfloat16)
-        or not _any_fused(query, key, value, grouped)
-        or key.shape[2] == 1
-        or dropout * 16 != int(dropout * 16)
-        or any(x.stride(-1) != 1 for x in (query, key, value))
-        or (mask is not None and mask.requires_grad)
+        call.capability[0] not in (9, 10)
+        or call.query.dtype not in _HALF
+        or not call.fits_fused
+        or call.key.shape[2] == 1
+        or call.dropout * 16 != int(call.dropout * 16)
+        or not call.dense
+        or (call.mask is not None and call.mask.requires_grad)
     ):
         return False
+    head, value_head = call.heads
     most = max(head, value_head)
     if head % 8 or value_head % 8 or most > 256:
         return False
-    return most <= 128 or not _trains(query, key, value) or head == value_head == 256
-
-
-def _trains(*tensors: Tensor) -> bool:
-    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-
-
-def _any_fused(query: Tensor, key: Tensor, value: Tensor, grouped: bool) -> bool:
-    """Say whether a fused kernel takes such shapes at all."""
-    if not query.ndim == key.ndim == value.ndim == 4:
-        return False
-    heads, shared = query.shape[1], key.shape[1]
-    # One head of keys serves all queries without being asked to.
-    same_heads = shared == value.shape[1] and (
-        shared in (1, heads) or (grouped and heads % shared == 0)
-    )
-    same_batch = query.shape[0] == key.shape[0] == value.shape[0]
-    return same_heads and same_batch and query.shape[2] > 0 and key.shape[2] > 0
+    return most <= 128 or not call.trains or head == value_head == 256
 
 
 def _too_wide(head: int, dropout: float, capability: tuple[int, int]) -> bool:
@@ -150,7 +155,7 @@ def _math(
     dtype = query.dtype
     # As in C++, what has a name lives until the end: the fp32 copies too.
     wide = query, key, value
-    if dtype in (torch.float16, torch.bfloat16):
+    if dtype in _HALF:
         wide = query.float(), key.float(), value.float()
     if causal:
         length = query.shape[-2], key.shape[-2]
@@ -185,15 +190,20 @@ def _attention(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) ->
     scale = given.get("scale")
     if active():
         q, k, v, mask = cast_all(face, (q, k, v, mask), torch.get_autocast_dtype("cuda"))
-    asked: Any = dict(
+    call = AttentionCall(
+        query=q,
+        key=k,
+        value=v,
+        mask=mask,
         capability=face.ops.card.compute_capability,
         dropout=dropout,
         causal=causal,
         grouped=given.get("enable_gqa", False),
     )
-    kernel = choose_kernel(q, k, v, mask, **asked)
-    # cuDNN's workspace is not known; the kernel that would be taken without it stands for it.
-    is_cudnn = prefers_cudnn(q, k, v, mask, **asked)
+    kernel = choose_kernel(call)
+    # In somebody else's loop: its workspace is not known, and what comes second stands for it.
+    allowed = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
+    is_cudnn = allowed and prefers_cudnn(call)
     face.recorder.attention_kernels.add("cudnn" if is_cudnn else kernel)
     if kernel == "flash":
         size = q.shape[-1]

@@ -345,43 +345,6 @@ def _grouped_matmul(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywo
     return rows[..., : size[-1]]
 
 
-def _has_own_kernel(x: Tensor, groups: int, transposed: bool) -> bool:
-    """Say whether PyTorch computes a convolution itself, and not cuDNN.
-
-    Source: aten/src/ATen/native/Convolution.cpp, `is_depthwise` and `use_cudnn_depthwise`.
-    """
-    few = x.dtype != torch.float16 or groups < 32
-    return not transposed and x.ndim in (3, 4) and 1 < groups == x.shape[1] and few
-
-
-@rule(aten.convolution.default)
-def _convolution(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
-    x, *_rest, transposed, _padding, groups = args
-    if not _has_own_kernel(x, groups, transposed):
-        raise t.unknown(func)
-    x = t.contiguous(x)
-    return t.note_all(func(x, *args[1:]), args)
-
-
-@rule(aten.convolution_backward.default)
-def _convolution_backward(
-    t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords
-) -> object:
-    """Source: aten/src/ATen/native/cuda/DepthwiseConv2d.cu, `conv_depthwise2d_backward_cuda`."""
-    grad, x, weight = args[:3]
-    transposed, groups, wanted = args[7], args[9], args[10]
-    if not _has_own_kernel(x, groups, transposed):
-        raise t.unknown(func)
-    grad, x = t.contiguous(grad), t.contiguous(x)
-    grad_weight = t.new(weight.shape, weight.dtype) if wanted[1] else None
-    grad_x = t.new(x.shape, x.dtype) if wanted[0] else None
-    grad_bias = None
-    if wanted[2]:
-        grad_bias = t.new((weight.shape[0],), grad.dtype)
-        reduction(t, grad, [d for d in range(grad.ndim) if d != 1])
-    return grad_x, grad_weight, grad_bias
-
-
 @rule(aten.linalg_solve_triangular.default)
 def _solve_triangular(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """Solve small systems together, by two lists of pointers.
