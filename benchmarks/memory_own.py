@@ -46,6 +46,20 @@ MODELS = {
         ),
     ),
     "modernbert": ("ModernBert", dict(vocab_size=50368, num_hidden_layers=8)),
+    "canine": ("Canine", dict(num_hidden_layers=2)),
+    "convbert": ("ConvBert", dict(num_hidden_layers=3)),
+    "squeezebert": ("SqueezeBert", dict(num_hidden_layers=3)),
+    "deberta-conv": (
+        "DebertaV2",
+        dict(
+            num_hidden_layers=3,
+            hidden_size=768,
+            num_attention_heads=12,
+            intermediate_size=3072,
+            conv_kernel_size=3,
+            relative_attention=True,
+        ),
+    ),
     "albert": (
         "Albert",
         dict(
@@ -110,6 +124,34 @@ LEVERS = [
     ("bert", {"kind": "embed", "batches": _BATCHES, "precision": "fp16"}),
     ("roberta", {"kind": "embed", "batches": _BATCHES, "layers": [2, 5], "every_token": True}),
     ("distilbert", {"kind": "embed", "batches": _BATCHES, "sm": "8.0", "precision": "bf16"}),
+]
+
+# Where cuDNN would compute if a step allowed it: attention without dropout on new cards, and
+# convolutions.
+_EAGER = {"attention": "eager"}
+_PREDICT = {"kind": "predict", "batches": _BATCHES}
+NO_CUDNN = [
+    ("bert", {**_PREDICT, "sm": "9.0", "precision": "bf16"}),
+    ("bert", {**_PREDICT, "sm": "10.0", "precision": "fp16", "padded": False}),
+    ("albert", {**_PREDICT, "sm": "10.0", "precision": "bf16"}),
+    ("albert", {"sm": "9.0", "precision": "bf16", "steps": [[[4, 77], [8, 40]]], "padded": False}),
+    ("modernbert", {**_PREDICT, "sm": "9.0", "precision": "fp16"}),
+    ("modernbert", {**_PREDICT, "sm": "10.0", "precision": "bf16", "padded": False}),
+    ("modernbert", {"sm": "9.0", "precision": "bf16", "steps": [[[4, 77], [8, 40]]]}),
+    ("modernbert", {"sm": "10.0", "precision": "fp16", "padded": False, "checkpointed_layers": 4}),
+    ("bert", {"kind": "embed", "batches": _BATCHES, "sm": "9.0", "precision": "bf16"}),
+    ("canine", {**_EAGER, "precision": "fp16", "steps": [[[2, 300]], [[5, 77]]]}),
+    ("canine", {**_EAGER, "kind": "embed", "batches": _BATCHES}),
+    ("convbert", {**_EAGER, "steps": [[[4, 77], [8, 40]]]}),
+    ("convbert", {**_EAGER, **_PREDICT, "precision": "fp16"}),
+    ("squeezebert", {**_EAGER, "precision": "fp16", "steps": [[[1, 200], [8, 40]]]}),
+    ("squeezebert", {**_EAGER, **_PREDICT, "pure_16bit": True, "precision": "bf16"}),
+    ("deberta-conv", {**_EAGER, "precision": "bf16", "frozen_layers": 1}),
+    (
+        "deberta-conv",
+        {**_EAGER, "precision": "fp16", "checkpointed_layers": 3, "steps": [[[3, 130]]]},
+    ),
+    ("deberta-conv", {**_EAGER, **_PREDICT, "sm": "12.0"}),
 ]
 
 
@@ -178,7 +220,7 @@ def jobs():
             yield job
     for model, change in HOST_STATE:
         yield {**plain, "model": model, **change, "host_state": True}
-    for model, change in LEVERS:
+    for model, change in (*LEVERS, *NO_CUDNN):
         job = {**plain, "model": model, **change}
         if job["kind"] != "train":
             del job["steps"]
