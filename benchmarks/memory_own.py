@@ -49,6 +49,7 @@ MODELS = {
     "canine": ("Canine", dict(num_hidden_layers=2)),
     "convbert": ("ConvBert", dict(num_hidden_layers=3)),
     "squeezebert": ("SqueezeBert", dict(num_hidden_layers=3)),
+    "fnet": ("FNet", dict(num_hidden_layers=3)),
     "deberta-conv": (
         "DebertaV2",
         dict(
@@ -152,6 +153,11 @@ NO_CUDNN = [
         {**_EAGER, "precision": "fp16", "checkpointed_layers": 3, "steps": [[[3, 130]]]},
     ),
     ("deberta-conv", {**_EAGER, **_PREDICT, "sm": "12.0"}),
+    # cuFFT in the same way.
+    ("fnet", {**_EAGER, "precision": "fp16", "steps": [[[4, 77], [8, 40]]]}),
+    ("fnet", {**_EAGER, "pure_16bit": True, "precision": "bf16", "checkpointed_layers": 2}),
+    ("fnet", {**_EAGER, **_PREDICT, "sm": "9.0"}),
+    ("fnet", {**_EAGER, "kind": "embed", "batches": _BATCHES, "precision": "bf16", "layers": [2]}),
 ]
 
 

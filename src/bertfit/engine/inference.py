@@ -15,6 +15,7 @@ from bertfit.data.batches import cut, pack, pad
 from bertfit.engine.packing import can_pack, prepare_packing
 from bertfit.engine.prepacked import can_prepack, store_prepacked
 from bertfit.engine.weights import store_as_multiplied
+from bertfit.models.fourier import replace_fourier
 from bertfit.types import Batch, Window
 
 
@@ -74,6 +75,7 @@ def make_ready(model: nn.Module, device: torch.device, precision: Precision) -> 
     Returns:
         What is left to autocast to: fp32 where the whole model is in bfloat16 already.
     """
+    replace_fourier(model)
     left = precision
     if can_prepack(precision, device):
         store_prepacked(model)

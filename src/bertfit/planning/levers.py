@@ -11,6 +11,7 @@ from bertfit.engine.layer_inputs import keep_inputs_on_host, leave_inputs_on_car
 from bertfit.engine.weights import store_all, store_as_multiplied
 from bertfit.errors import ConfigError
 from bertfit.language import _
+from bertfit.models.fourier import replace_fourier
 from bertfit.models.layers import keep_layers, num_layers
 from bertfit.models.lora import add_lora
 from bertfit.models.rows import keep_rows
@@ -181,6 +182,7 @@ def prepare_model(model: nn.Module, settings: TrainSettings) -> None:
     Raises:
         ConfigError: more layers than the encoder has, or a model without what is asked.
     """
+    replace_fourier(model)
     set_attention(model, settings.attn_implementation)
     if settings.first_layers is not None:
         encoder = _encoder(model)
@@ -212,6 +214,7 @@ def prepare_inference(
     Raises:
         ConfigError: the model has not so many layers, or not that attention.
     """
+    replace_fourier(model)
     set_attention(model, settings.attn_implementation)
     if settings.pure_16bit:
         store_all(model, settings.precision)
