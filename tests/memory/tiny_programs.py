@@ -77,6 +77,36 @@ def train(
         scaler.update()
 
 
+def learn_a_bias(device: torch.device, length: int = 77) -> None:
+    """Train attention whose bias is learnt, as T5's by distance is; in bf16 and in fp32."""
+    layer = Layer(128, 2, 0.1).to(device)
+    bias = nn.Parameter(torch.zeros(1, 2, length, length).to(device))
+    for amp in (True, False):
+        x = torch.zeros(4, length, 128).to(device)
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=amp):
+            out = layer(x, bias, False)
+        out.float().mean().backward()
+
+
+def compose(device: torch.device) -> None:
+    """Call what torch has written in Python, under autocast: each operation in it is cast."""
+    x = torch.zeros(6, 40, 64).to(device)
+    attention = nn.MultiheadAttention(64, 4, batch_first=True).to(device)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        y = attention(x, x, x)[0]
+        unit = F.normalize(y, dim=-1)
+        row = unit[0, 0]
+        parts = [
+            F.kl_div(unit, y, reduction="sum"),
+            y.norm(dim=1).sum(),
+            torch.norm(y, dim=(0, 1)).sum(),
+            torch.linalg.vector_norm(y, dim=2).sum(),
+            torch.einsum("btd,bsd->bts", x, unit).sum(),
+            torch.addcmul(row, row, x[0, 0]).sum(),
+        ]
+    sum(part.float() for part in parts).backward()
+
+
 PROGRAMS: dict[str, Callable[[torch.device], None]] = {
     "fp32_masked": lambda device: train(device, shape=(4, 77)),
     "fp16_eager": lambda device: train(device, shape=(3, 50), eager=True, amp=torch.float16),
@@ -94,4 +124,6 @@ PROGRAMS: dict[str, Callable[[torch.device], None]] = {
     # Heads of 26 numbers, as TinyBERT has: no fused kernel takes them in 16 bits.
     "fp16_math": lambda device: train(device, shape=(3, 50), width=104, heads=4, amp=torch.float16),
     "sorted_embedding": lambda device: train(device, shape=(33, 100), rows=40, fused=False),
+    "learnt_bias": learn_a_bias,
+    "composed": compose,
 }

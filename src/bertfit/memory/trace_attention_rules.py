@@ -48,12 +48,16 @@ def _efficient(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) 
 
 @rule(aten._scaled_dot_product_efficient_attention_backward.default)
 def _efficient_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
-    grad, q, k, v, _bias, out = args[:6]
+    grad, q, k, v, bias, out = args[:6]
     batch, heads, length, size = q.shape
     whole = t.contiguous(grad.transpose(1, 2))  # a copy where a sum's gradient is expanded
     grad_q = t.new((batch, length, heads, size), q.dtype)
     grad_k = t.new((batch, k.shape[2], k.shape[1], size), q.dtype)
     grad_v = t.new((batch, k.shape[2], k.shape[1], v.shape[-1]), q.dtype)
+    grad_bias = None
+    if bias is not None and args[10][3]:  # a bias that is learnt: T5's by distance
+        columns = kernels.round_up(bias.shape[-1], 16)
+        grad_bias = t.new((*bias.shape[:-1], columns), bias.dtype)[..., : bias.shape[-1]]
     each = _for_each_head(t, heads, grad_k, grad_v)
     half = q.dtype != torch.float32
     dropout = args[9] if len(args) > 9 else 0.0
@@ -71,7 +75,7 @@ def _efficient_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: K
     del delta, workspace
     _add_up(t, each, grad_k.shape[2])
     del whole
-    return grad_q.transpose(1, 2), grad_k.transpose(1, 2), grad_v.transpose(1, 2), None
+    return grad_q.transpose(1, 2), grad_k.transpose(1, 2), grad_v.transpose(1, 2), grad_bias
 
 
 def _for_each_head(t: OpTrace, heads: int, *grads: Tensor) -> list[Tensor]:

@@ -3,40 +3,63 @@
 Source: aten/src/ATen/autocast_mode.h and autocast_mode.cpp of PyTorch 2.14.
 """
 
+from itertools import product
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
+from bertfit.memory.trace_composed import composed
 from bertfit.memory.trace_functions import HANDLERS, Call, CudaFace, Handler
 from bertfit.memory.trace_ops import Arguments, Keywords
 
-# AT_FORALL_LOWER_PRECISION_FP, as far as Python can call them.
+# AT_FORALL_LOWER_PRECISION_FP, and Python's other spellings.
 LOWER = """
-    addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul prelu
-    conv1d conv2d conv3d __matmul__ __rmatmul__
+    _convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d
+    convolution prelu addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm
+    chain_matmul linalg_multi_dot lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell
+    __matmul__ __rmatmul__
 """
-# AT_FORALL_FP32, and `square`, which calls `pow`.
+# AT_FORALL_FP32, Python's other spellings, and what calls one of them: `square`, `nll_loss_nd`.
 FP32 = """
     acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus
-    square layer_norm rms_norm group_norm cosine_similarity nll_loss kl_div l1_loss smooth_l1_loss
-    huber_loss mse_loss binary_cross_entropy_with_logits dist cdist logsumexp __pow__ __rpow__
+    layer_norm native_layer_norm rms_norm group_norm frobenius_norm nuclear_norm cosine_similarity
+    poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss
+    smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss
+    triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm
+    logsumexp upsample_nearest1d _upsample_nearest_exact1d upsample_nearest2d
+    _upsample_nearest_exact2d upsample_nearest3d _upsample_nearest_exact3d upsample_linear1d
+    upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d
+    _upsample_bicubic2d_aa
+    __pow__ __rpow__ square nll_loss_nd
 """
-# AT_FORALL_FP32_SET_OPT_DTYPE. Softmax and log_softmax have handlers of their own.
-FP32_DTYPE = "prod cumprod cumsum sum"
+# AT_FORALL_FP32_SET_OPT_DTYPE and AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE. Softmax and log_softmax
+# have handlers of their own.
+FP32_DTYPE = "prod cumprod cumsum linalg_vector_norm linalg_matrix_norm sum norm"
+# AT_FORALL_PROMOTE.
+PROMOTE = """
+    addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add
+"""
 
 
 def cast_all(face: CudaFace, values: Any, dtype: torch.dtype) -> Any:
-    """Cast every tensor of the card in a call's arguments."""
-    if isinstance(values, Tensor):
-        return face.cache.cast(values, dtype) if values.is_meta else values
-    # From the last to the first: GCC evaluates the arguments of a C++ call in that order.
-    if isinstance(values, tuple | list):
-        return type(values)([cast_all(face, v, dtype) for v in reversed(values)][::-1])
+    """Cast every tensor of the card in a call's arguments, a tuple or a dict.
+
+    From the last to the first: GCC evaluates the arguments of a C++ call in that order.
+    """
     if isinstance(values, dict):
-        return {k: cast_all(face, v, dtype) for k, v in reversed(values.items())}
-    return values
+        return {k: _cast(face, v, dtype) for k, v in reversed(values.items())}
+    return tuple([_cast(face, v, dtype) for v in reversed(values)][::-1])
+
+
+def _cast(face: CudaFace, value: Any, dtype: torch.dtype) -> Any:
+    if isinstance(value, Tensor):
+        return face.cache.cast(value, dtype) if value.is_meta else value
+    if isinstance(value, tuple | list):  # a list of tensors is cast from the first to the last
+        return type(value)([_cast(face, v, dtype) for v in value])
+    return value
 
 
 def active() -> bool:
@@ -51,6 +74,21 @@ def _lower(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> obj
     return func(*args, **kwargs)
 
 
+def _linear(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> object:
+    """Add the bias in place where the input is not contiguous, which torch does not on `meta`.
+
+    Source: aten/src/ATen/native/Linear.cpp, `linear`.
+    """
+
+    def call(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        if bias is None or input.ndim == 2 or input.is_contiguous():
+            out: Tensor = func(input, weight, bias)
+            return out
+        return torch.matmul(input, weight.t()).add_(bias)
+
+    return _lower(face, call, args, kwargs)
+
+
 def _fp32(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> object:
     if active():
         kwargs, args = cast_all(face, kwargs, torch.float32), cast_all(face, args, torch.float32)
@@ -59,21 +97,38 @@ def _fp32(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> obje
 
 def _fp32_dtype(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> object:
     x = args[0]
-    if active() and x.is_meta and x.is_floating_point() and kwargs.get("dtype") is None:
+    known = not x.is_floating_point() or x.dtype == torch.float64 or kwargs.get("dtype")
+    if active() and x.is_meta and not known:
         kwargs = {**kwargs, "dtype": torch.float32}
     return func(*args, **kwargs)
 
 
+def _promote(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> object:
+    """Cast to fp32 if one of the arguments has it; `prioritize` in autocast_mode.h."""
+    if active():
+        lower = torch.get_autocast_dtype("cuda")
+        found = {x.dtype for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
+        wide = torch.float32 if torch.float32 in found else lower
+        kwargs, args = cast_all(face, kwargs, wide), cast_all(face, args, wide)
+    return func(*args, **kwargs)
+
+
+_linalg = torch._C._linalg  # type: ignore[attr-defined]
+_OWNERS = (torch, torch._C._VariableFunctions, Tensor, torch._C._nn, _linalg, F)
+
+
 def _register() -> None:
-    for names, handler in ((LOWER, _lower), (FP32, _fp32), (FP32_DTYPE, _fp32_dtype)):
-        for name in names.split():
-            for owner in (torch, Tensor, torch._C._nn, F):
-                function = getattr(owner, name, None)
-                if function is not None and callable(function):
-                    HANDLERS[function] = handler
+    lists = {LOWER: _lower, FP32: _fp32, FP32_DTYPE: _fp32_dtype, PROMOTE: _promote}
+    for names, handler in lists.items():
+        for name, owner in product(names.split(), _OWNERS):
+            function = getattr(owner, name, None)
+            # What is written in Python calls another of the list.
+            if callable(function) and composed(function) is None:
+                HANDLERS[function] = handler
 
 
 _register()
+HANDLERS[F.linear] = _linear
 
 
 def softmax(x: Tensor, dim: int, dtype: torch.dtype | None, *, log: bool) -> Tensor:

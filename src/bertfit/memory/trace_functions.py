@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
+from bertfit.memory.trace_composed import composed
 from bertfit.memory.trace_ops import Arguments, Keywords, OpTrace
 from bertfit.memory.trace_recorder import Recorder
 
@@ -94,6 +95,10 @@ class CudaFace(TorchFunctionMode):
         try:
             if handler is not None:
                 return handler(self, func, args, keywords)
+            opened = composed(func)
+            if opened is not None:
+                with self:
+                    return opened(*args, **keywords)
             if "device" in keywords:
                 keywords = {**keywords, "device": to_meta(keywords["device"])}
             return func(*args, **keywords)
