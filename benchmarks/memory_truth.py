@@ -48,7 +48,9 @@ def make_batch(case, token_types, labels, number):
     if token_types:
         batch["token_type_ids"] = torch.zeros(shape, dtype=torch.long)
     if case["mask"] != "none":
-        batch["attention_mask"] = torch.ones(shape, dtype=torch.long)
+        # The stub runtime reads zeros, whatever a mask holds, or ones for a full one.
+        fill = torch.ones if case["mask"] == "full" else torch.zeros
+        batch["attention_mask"] = fill(shape, dtype=torch.long)
     if labels:
         wanted = shape if case["task"] == "token" else shape[:1]
         batch["labels"] = torch.zeros(wanted, dtype=torch.long)
@@ -145,7 +147,7 @@ def trace_case(case, multiprocessors, models):
         multiprocessors=multiprocessors,
     )
     model, config, token_types = build(case, models)
-    with record(card, mask_is_full=case["mask"] == "full") as trace:
+    with record(card) as trace:
         (infer if case["optimizer"] == "none" else train)(case, model, config, token_types, trace)
     return trace
 

@@ -36,10 +36,12 @@ def peak_mb(attention, shape, *, padded):
     config._attn_implementation = attention
     with torch.device("meta"):
         models = [transformers.BertForTokenClassification(config).half() for _copy in range(2)]
-    with record(A100, mask_is_full=not padded) as trace, torch.inference_mode():
+    with record(A100) as trace, torch.inference_mode():
         first, _second = [model.to("cuda").eval() for model in models]
         ids = torch.zeros(shape, dtype=torch.int64).to("cuda")
-        mask = torch.ones(shape, dtype=torch.int64).to("cuda")
+        mask = torch.ones(shape, dtype=torch.int64)
+        mask[0, -1] = int(not padded)
+        mask = mask.to("cuda")
         for _batch in range(2):
             out = first(input_ids=ids, attention_mask=mask)  # noqa: F841 (the old one lives on)
     allocator = CachingAllocator()

@@ -6,7 +6,7 @@ Run on the stub runtime (see ../shared/tools/phantom_gpu/README.md), it writes r
 
 NAME is `random`, `full`, `expandable` (streams of torch.empty; `full` wants PHANTOM_MEMORY=256MiB,
 `expandable` wants PYTORCH_ALLOC_CONF=expandable_segments:True and PHANTOM_MEMORY=300MiB) or a model
-of `tiny_programs.PROGRAMS` or `convolution_programs.PROGRAMS`.
+of `PROGRAMS` of tiny_programs, convolution_programs or mask_programs.
 """
 
 import json
@@ -47,9 +47,10 @@ def main() -> None:
     else:
         sys.path.insert(0, str(Path(__file__).parent))
         import convolution_programs
+        import mask_programs
         import tiny_programs
 
-        programs = tiny_programs.PROGRAMS | convolution_programs.PROGRAMS
+        programs = tiny_programs.PROGRAMS | convolution_programs.PROGRAMS | mask_programs.PROGRAMS
         programs[name](torch.device("cuda"))
     numbers: dict[int, int] = {}
     events: list[list[int]] = []  # [block, size] for an allocation, [block] for its return

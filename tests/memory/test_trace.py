@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.memory import convolution_programs, tiny_programs
+from tests.memory import convolution_programs, mask_programs, tiny_programs
 from torch import nn
 
 from bertfit.errors import ModelError
@@ -12,7 +12,7 @@ from bertfit.memory.kernels import Chip
 from bertfit.memory.trace import Recorder, record
 
 RECORDED = Path(__file__).parent / "recorded"
-PROGRAMS = tiny_programs.PROGRAMS | convolution_programs.PROGRAMS
+PROGRAMS = tiny_programs.PROGRAMS | convolution_programs.PROGRAMS | mask_programs.PROGRAMS
 AMPERE = Chip(compute_capability=(8, 6), multiprocessors=82)
 CUDA = torch.device("cuda")
 
@@ -143,7 +143,7 @@ def test_an_operation_without_a_rule_stops_the_trace_and_is_named() -> None:
 
 
 def test_python_sees_the_card_and_what_it_reads_back_are_numbers() -> None:
-    with record(AMPERE, mask_is_full=True):
+    with record(AMPERE):
         x = torch.zeros(3, device="cuda")
         assert x.device.type == "cuda" and x.is_cuda and not x.is_meta
         assert torch.zeros(3).device.type == "cpu"

@@ -42,21 +42,20 @@ __all__ = ["Chip", "Recorder", "Slot", "record"]
 
 
 @contextlib.contextmanager
-def record(card: Chip, *, mask_is_full: bool = False) -> Iterator[Recorder]:
+def record(card: Chip) -> Iterator[Recorder]:
     """Trace what runs inside the block.
 
     Tensors on `meta` that were made outside stand for memory of the host.
 
     Args:
         card: whose kernels are stood in for.
-        mask_is_full: the answer when the program asks the card whether a mask is all ones.
 
     Raises:
         ModelError: a model does something whose memory is not known, or stops without values.
     """
     recorder = Recorder()
     ops = OpTrace(recorder, card)
-    face = CudaFace(recorder, ops, reads=mask_is_full)
+    face = CudaFace(recorder, ops)
     with contextlib.ExitStack() as stack:
         for patch in _patches(face):
             stack.enter_context(patch)

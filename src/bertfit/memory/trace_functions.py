@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from bertfit.memory.trace_composed import composed
-from bertfit.memory.trace_ops import Arguments, Keywords, OpTrace
+from bertfit.memory.trace_ops import DECIDES, Arguments, Keywords, OpTrace
 from bertfit.memory.trace_recorder import Recorder
 
 Call: TypeAlias = Callable[..., Any]
@@ -74,11 +74,10 @@ class WeightCache:
 class CudaFace(TorchFunctionMode):
     """Stands between Python code and torch while a program is traced."""
 
-    def __init__(self, recorder: Recorder, ops: OpTrace, *, reads: bool) -> None:
+    def __init__(self, recorder: Recorder, ops: OpTrace) -> None:
         super().__init__()
         self.recorder = recorder
         self.ops = ops
-        self.reads = reads
         self.cache = WeightCache()
 
     def __torch_function__(
@@ -112,6 +111,21 @@ class CudaFace(TorchFunctionMode):
         if not tensor.is_meta:
             return tensor.device
         return CUDA if self.recorder.on_card(tensor) else CPU
+
+    def read(self, tensor: Tensor) -> Tensor:
+        """Copy values to the host: zeros where they are not known and no model asks.
+
+        Raises:
+            ModelError: a model decides by what is not known.
+        """
+        with torch._C.DisableTorchFunction():
+            value = self.recorder.values.of(tensor)
+            if value is not None:
+                return value.clone()
+            if self.recorder.phase in ("forward", "backward"):
+                raise self.ops.unknown(torch.ops.aten._local_scalar_dense.default, DECIDES)
+            with _disable_current_modes():
+                return torch.zeros(tensor.shape, dtype=tensor.dtype)
 
 
 def to_meta(device: torch.device | str | int | None) -> torch.device | None:
@@ -183,8 +197,9 @@ def _to(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> object
             return moved
         moved = func(tensor, device=META, dtype=wanted, memory_format=memory_format)
         face.recorder.categorize(moved, "input")
+        face.recorder.values.know_copy(moved, tensor)
         return moved
-    return torch.zeros(tensor.shape, dtype=wanted)
+    return face.read(tensor).to(wanted)
 
 
 @handles(torch.tensor, torch.as_tensor)
@@ -221,16 +236,23 @@ def _item(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> obje
     tensor = args[0]
     if not tensor.is_meta:
         return func(*args, **kwargs)
-    value = torch.zeros(tensor.shape, dtype=tensor.dtype)
-    if tensor.dtype == torch.bool and face.reads:
-        value.fill_(True)
-    return func(value)
+    return func(face.read(tensor))
 
 
 @handles(Tensor.__contains__)
 def _contains(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> object:
     with face:
         return bool((args[1] == args[0]).any())
+
+
+@handles(Tensor.__getitem__)
+def _get_item(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> object:
+    """Keep lists of positions on the host, where their values are known: `x[:, [-1, 0]]`."""
+    tensor, index = args
+    parts = index if isinstance(index, tuple) else (index,)
+    if tensor.is_meta and any(isinstance(part, list) for part in parts):
+        index = tuple(torch.tensor(part) if isinstance(part, list) else part for part in parts)
+    return func(tensor, index)
 
 
 @handles(Tensor.__setitem__)

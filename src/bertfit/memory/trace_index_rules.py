@@ -9,7 +9,7 @@ from torch._ops import OpOverload
 
 from bertfit.memory import index_kernels
 from bertfit.memory.kernels import SizeRule
-from bertfit.memory.trace_ops import BY_VALUES, Arguments, Keywords, OpTrace, rule
+from bertfit.memory.trace_ops import Arguments, Keywords, OpTrace, rule
 
 aten = torch.ops.aten
 
@@ -69,7 +69,49 @@ def _on_card(t: OpTrace, index: Tensor) -> Tensor:
     """Move positions that lie on the host: `x[..., [-1]]` makes such."""
     if index.is_meta and t.recorder.on_card(index):
         return index
-    return t.new(index.shape, index.dtype)
+    moved = t.new(index.shape, index.dtype)
+    if not index.is_meta:
+        t.recorder.values.know_copy(moved, index)
+    return moved
+
+
+def _where(t: OpTrace, func: OpOverload, mask: Tensor) -> list[Tensor]:
+    """Turn a mask into positions, one tensor for each of its dimensions; they share a block.
+
+    Source: aten/src/ATen/native/IndexingUtils.h, `expandTensors`.
+    """
+    found = _find(t, mask, int(t.value(func, mask).count_nonzero()))
+    return [found.select(1, at) for at in range(mask.ndim)]
+
+
+def _find(t: OpTrace, x: Tensor, count: int) -> Tensor:
+    """Find what is not zero: a count, then what CUB needs to make it and to pick.
+
+    Source: aten/src/ATen/native/cuda/Nonzero.cu, `nonzero_cuda_out_impl`.
+    """
+    x = t.contiguous(x)
+    counted = t.new((), torch.int32)
+    items = (("items", x.numel()),)
+    chip = (("chip", t.card),)
+    t.recorder.slot(SizeRule(index_kernels.count_bytes, chip, items))
+    found = t.new((x.ndim, count), torch.int64).t()
+    t.recorder.slot(SizeRule(index_kernels.select_bytes, chip, items))
+    del counted
+    return found
+
+
+@rule(aten.nonzero.default)
+def _nonzero(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """Find nothing outside a model where values are not known: there we look for rare faults."""
+    x = args[0]
+    if t.recorder.values.of(x) is None and t.recorder.phase not in ("forward", "backward"):
+        return _find(t, x, 0)
+    return _find(t, x, int(t.value(func, x).count_nonzero()))
+
+
+@rule(aten._local_scalar_dense.default)
+def _scalar(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    return t.value(func, args[0]).item()
 
 
 @rule(aten.index.Tensor)
@@ -78,17 +120,32 @@ def _index(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> o
 
     Source: aten/src/ATen/native/TensorAdvancedIndexing.cpp, `AdvancedIndex::AdvancedIndex`.
     """
-    given = [index for index in args[1] if index is not None]
-    if any(index.dtype in _MASKS for index in given):
-        raise t.unknown(func, BY_VALUES)
-    given = [_on_card(t, index) for index in given]
-    shape = torch.broadcast_shapes(*(i.shape for i in given))  # type: ignore[no-untyped-call]
-    copies = [index.expand(shape) for index in given]
-    if any(index.stride() != copies[0].stride() for index in copies):
-        copies = [t.contiguous(index) for index in copies]
-    out = t.note_all(func(*args, **kwargs), args)
-    del copies, given
+    indices = _positions(t, func, args[1])
+    copies = _alike(t, indices)
+    out = t.note_all(func(args[0], indices), args)
+    del copies, indices
     return out
+
+
+def _positions(t: OpTrace, func: OpOverload, given: list[Tensor | None]) -> list[Tensor | None]:
+    """Turn masks into positions, and bring all of them to the card."""
+    found: list[Tensor | None] = []
+    for index in given:
+        if index is not None and index.dtype in _MASKS:
+            found += _where(t, func, index)
+        else:
+            found.append(None if index is None else _on_card(t, index))
+    return found
+
+
+def _alike(t: OpTrace, indices: list[Tensor | None]) -> list[Tensor]:
+    """Bring positions to one shape, and copy them where their strides differ."""
+    given = [index for index in indices if index is not None]
+    shape = torch.broadcast_shapes(*(i.shape for i in given))  # type: ignore[no-untyped-call]
+    alike = [index.expand(shape) for index in given]
+    if any(index.stride() != alike[0].stride() for index in alike):
+        alike = [t.contiguous(index) for index in alike]
+    return alike
 
 
 @rule(aten.scatter_add.default)
@@ -97,23 +154,6 @@ def _scatter_add(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords
     if t.in_engine():
         return args[0]
     return t.note_all(func(*args, **kwargs), args)
-
-
-@rule(aten.nonzero.default)
-def _nonzero(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
-    """Find nothing outside a model, for values are not known; there we look for rare faults.
-
-    Source: aten/src/ATen/native/cuda/Nonzero.cu: a count, then what CUB needs to make it and to
-    pick (1 and 1,023 bytes for up to 4,096 elements, seen on the stub runtime).
-    """
-    if t.recorder.phase in ("forward", "backward"):
-        raise t.unknown(func)
-    count = t.new((), torch.int32)
-    t.temporary(1)
-    out = t.new((0, args[0].ndim), torch.int64)
-    t.temporary(1023)
-    del count
-    return out
 
 
 @rule(
@@ -125,28 +165,35 @@ def _nonzero(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) ->
 def _index_put(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """Sort the indices where values are added up.
 
-    Source: aten/src/ATen/native/cuda/Indexing.cu, `index_put_with_sort_kernel`. In autograd's
-    engine it works in place (`index_backward`), which a dispatch mode turns off.
+    Source: aten/src/ATen/native/cuda/Indexing.cu, `index_put_with_sort_kernel`. Where autograd's
+    engine adds it works in place (`index_backward`), which a dispatch mode turns off.
     """
-    target, indices = args[0], [index for index in args[1] if index is not None]
+    target, given, value = args[:3]
     accumulate = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
-    value = args[2]
-    in_place = func._opname.endswith("_") or t.in_engine()
+    in_place = func._opname.endswith("_") or (t.in_engine() and accumulate)
     out = target if in_place else t.like(target)
-    if any(index.dtype in _MASKS for index in indices):
-        # One number of the host is filled in, `canDispatchToMaskedFill`.
-        if not accumulate and value.numel() == 1 and _is_number(t, value):
-            return out
-        raise t.unknown(func, BY_VALUES)
-    indices = [_on_card(t, index) for index in indices]
+    masked = any(index is not None and index.dtype in _MASKS for index in given)
+    # One number of the host is filled in, `canDispatchToMaskedFill`.
+    if masked and not accumulate and value.numel() == 1 and _is_number(t, value):
+        return out
+    if value.dtype != target.dtype:  # as torch says it
+        raise RuntimeError(
+            "Index put requires the source and destination dtypes match, "
+            f"got {target.dtype} for the destination and {value.dtype} for the source."
+        )
     value = _on_card(t, value)
-    if accumulate and indices:
-        shape = torch.broadcast_shapes(*(i.shape for i in indices))  # type: ignore[no-untyped-call]
-        count = shape.numel()
-        sort = index_kernels.sorted_embedding_backward(
-            t.card, indices=count, num_weights=1 << 31, width=1, half=False
-        ).sort
-        t.temporary(8 * count, 8 * count, 8 * count, sort)
+    indices = _positions(t, func, given)
+    if accumulate:
+        shapes = (index.shape for index in indices if index is not None)
+        count = torch.broadcast_shapes(*shapes).numel()  # type: ignore[no-untyped-call]
+        if count:
+            sort = index_kernels.sorted_embedding_backward(
+                t.card, indices=count, num_weights=1 << 31, width=1, half=False
+            ).sort
+            t.temporary(8 * count, 8 * count, 8 * count, sort)
+    else:
+        copies = _alike(t, indices)
+        del copies
     del value, indices
     return out
 

@@ -33,6 +33,7 @@ POINTWISE: set[OpOverload] = set()
 
 _NO_RULE = N_("bertfit does not know what it takes")
 BY_VALUES = N_("the size of its result depends on values")
+DECIDES = N_("the model decides by values")
 # Parts of operations' names, and why no rule can be written.
 _NOT_KNOWN = {
     "convolution": N_("cuDNN chooses on the card what it takes"),
@@ -83,8 +84,12 @@ class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Keywords | None = None,
     ) -> object:
         """Run one operation and note what it allocates."""
+        keywords = kwargs or {}
         with torch._C.DisableTorchFunction():  # rules see tensors as they are
-            return self._run(func, args, kwargs or {})
+            out = self._run(func, args, keywords)
+            if self.from_python and self.recorder.phase != "optimizer":
+                self.recorder.values.follow(func, args, keywords, out)
+            return out
 
     def _run(self, func: OpOverload, args: Arguments, keywords: Keywords) -> object:
         recorder = self.recorder
@@ -174,6 +179,17 @@ class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.in_backward and not self.from_python
 
     # --- what rules are written with
+
+    def value(self, func: OpOverload, tensor: Tensor) -> Tensor:
+        """Return the values of a tensor, on the host.
+
+        Raises:
+            ModelError: a model decides by them, and they are not known.
+        """
+        value = self.recorder.values.of(tensor)
+        if value is None:
+            raise self.unknown(func, BY_VALUES)
+        return value
 
     def new(self, shape: object, dtype: torch.dtype) -> Tensor:
         """Allocate a contiguous tensor on the card."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bertfit.memory.kernels import SizeRule
+from bertfit.memory.trace_values import Values
 from bertfit.types import Category, MemoryEvent
 
 
@@ -50,6 +51,7 @@ class Recorder:
         self.module = ""
         self.op = ""
         self.live: dict[int, int] = {}
+        self.values = Values()
         self.attention_kernels: set[str] = set()
         self.names: dict[int, str] = {}
         self.closed = False
@@ -115,6 +117,7 @@ class Recorder:
     def _gone(self, key: int, block: int) -> None:
         if self.live.get(key) == block:
             del self.live[key]
+            self.values.forget(key)
             self.free(block)
 
     def on_card(self, tensor: Tensor) -> bool:

@@ -12,6 +12,7 @@ from torch._ops import OpOverload
 
 from bertfit.memory import index_kernels, kernels
 from bertfit.memory.kernels import SizeRule
+from bertfit.memory.trace_dtypes import check_same_dtype
 from bertfit.memory.trace_ops import PLAIN, POINTWISE, Arguments, Keywords, OpTrace, rule
 
 aten = torch.ops.aten
@@ -27,11 +28,8 @@ PLAIN.update(
         aten.zeros_like.default,
         aten.ones.default,
         aten.ones_like.default,
-        aten.full.default,
-        aten.full_like.default,
         aten.new_zeros.default,
         aten.new_ones.default,
-        aten.new_full.default,
         aten.scalar_tensor.default,
         aten.arange.default,
         aten.arange.start,
@@ -39,16 +37,13 @@ PLAIN.update(
         aten.clone.default,
         aten._to_copy.default,
         aten.copy_.default,
-        aten.fill_.Scalar,
         aten.fill_.Tensor,
         aten.zero_.default,
         aten.cat.default,
         aten.gather.default,
         aten.index_select.default,
         aten.native_dropout_backward.default,
-        aten._log_softmax_backward_data.default,
         aten.threshold_backward.default,
-        aten.masked_fill_.Scalar,
         aten.tril.default,
         aten.triu.default,
         aten._unsafe_view.default,
@@ -70,7 +65,6 @@ PLAIN.update(
         aten.eye.m,
         aten.roll.default,
         aten.flip.default,
-        aten.masked_fill.Scalar,
         aten.masked_fill.Tensor,
         aten.masked_fill_.Tensor,
         aten.scatter.src,
@@ -153,8 +147,11 @@ def _layer_norm_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: 
 
 @rule(aten._softmax.default, aten._log_softmax.default)
 def _softmax(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """Source: aten/src/ATen/native/cuda/SoftMax.cu, `host_softmax`."""
     x, half_to_float = args[0], args[2]
-    return t.new(x.shape, torch.float32 if half_to_float else x.dtype)
+    out = t.new(x.shape, torch.float32 if half_to_float else x.dtype)
+    t.contiguous(x)
+    return out
 
 
 @rule(aten.nll_loss_forward.default)
@@ -174,8 +171,10 @@ def _nll_loss_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Ke
 def _matmul(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     # Not left to torch, which takes a decomposition in Python for the shape of `addmm`.
     left, right = args[-2:]
+    check_same_dtype(left, right)
     out = t.new((*left.shape[:-1], right.shape[-1]), left.dtype)
-    t.blas()
+    if left.numel() and right.numel():
+        t.blas()
     return out
 
 
@@ -289,12 +288,19 @@ def _held_once(tensor: Tensor) -> bool:
     )
 
 
-@rule(aten._softmax_backward_data.default)
+@rule(aten._softmax_backward_data.default, aten._log_softmax_backward_data.default)
 def _softmax_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
-    """Source: aten/src/ATen/native/cuda/SoftMax.cu, `softmax_backward_cuda_out`: grad * output."""
+    """Source: aten/src/ATen/native/cuda/SoftMax.cu, `host_softmax_backward`.
+
+    Softmax gives it grad * output.
+    """
     grad, output = args[0], args[1]
     out = t.new(grad.shape, args[3])
-    t.like(output)
+    if func == aten._softmax_backward_data.default:
+        grad = grad * output
+        t.recorder.note(grad)
+    copies = t.contiguous(grad), t.contiguous(output)
+    del copies
     return out
 
 

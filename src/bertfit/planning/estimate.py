@@ -125,7 +125,7 @@ def simulate(
     )
     allocator = CachingAllocator(capacity_bytes, expandable_segments=settings.expandable_segments)
     model, layers = program.prepare(build_model(), settings)
-    with record(chip, mask_is_full=not settings.padded) as trace:
+    with record(chip) as trace:
         simulation = Simulation(allocator=allocator, trace=trace)
         peak, steady = -1, 0
         for number, _done in enumerate(program.run(model, layers, settings, _CARD)):

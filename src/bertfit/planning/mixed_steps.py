@@ -287,7 +287,7 @@ class StepFamily:
         )
         model, layers = program.prepare(self.build_model(), settings)
         pinned = []
-        with record(chip, mask_is_full=not settings.padded) as trace:
+        with record(chip) as trace:
 
             def mark(name: str) -> None:
                 trace.mark(name)

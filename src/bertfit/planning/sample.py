@@ -101,7 +101,7 @@ def sample_step(
     for shape in _shapes(max_positions(build_model().config)):
         settings = settings_of(((shape, shape),))
         model, extra = program.prepare(build_model(), settings)
-        with record(chip, mask_is_full=not settings.padded) as trace:
+        with record(chip) as trace:
             work = Work(trace)
             with work if with_work else nullcontext():
                 next(program.run(model, extra, settings, _CARD))
