@@ -10,10 +10,13 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+from bertfit.language import N_
 from bertfit.memory.trace_ops import Arguments, Keywords, OpTrace, rule
 from bertfit.memory.trace_rules import reduction
 
 aten = torch.ops.aten
+
+_CUDNN = N_("cuDNN chooses on the card what it takes")
 
 
 def _backend(
@@ -35,14 +38,15 @@ def _backend(
     """
     _stride, _padding, dilation, transposed, _more, groups = args
     cudnn = torch.backends.cudnn.enabled
+    because = _CUDNN if cudnn else None
     if transposed or x.ndim not in (3, 4):
-        raise t.unknown(func)
+        raise t.unknown(func, because)
     if 1 < groups == x.shape[1] and not weight.shape[0] % groups:
         if cudnn and x.dtype == torch.float16 and groups >= 32:
-            raise t.unknown(func)
+            raise t.unknown(func, because)
         return "depthwise"
     if cudnn or any(d != 1 for d in dilation):
-        raise t.unknown(func)
+        raise t.unknown(func, because)
     return "products"
 
 

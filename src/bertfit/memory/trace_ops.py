@@ -36,7 +36,6 @@ BY_VALUES = N_("the size of its result depends on values")
 DECIDES = N_("the model decides by values")
 # Parts of operations' names, and why no rule can be written.
 _NOT_KNOWN = {
-    "convolution": N_("cuDNN chooses on the card what it takes"),
     "_fft_": N_("cuFFT chooses on the card what it takes"),
     "nonzero": BY_VALUES,
     "unique": BY_VALUES,
