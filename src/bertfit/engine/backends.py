@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bertfit.config import Precision
 from bertfit.engine.cudnn import without_cudnn
-from bertfit.engine.precision import autocast
+from bertfit.engine.precision import autocast, dtypes_named
 from bertfit.engine.step import forward, inputs
 from bertfit.types import Batch
 
@@ -63,6 +63,7 @@ def torch_encoder(
         A function from a batch to its states (B, T, H), in float32.
     """
 
+    @dtypes_named()
     @without_cudnn()
     def run(batch: Batch) -> Tensor:
         with autocast(precision, device):

@@ -1,11 +1,15 @@
 """Number formats: what the device does well, autocast, and the loss scale of fp16."""
 
-from contextlib import AbstractContextManager
+import re
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from traceback import walk_tb
 
 import torch
 
 from bertfit.config import Precision
-from bertfit.errors import ConfigError
+from bertfit.errors import ConfigError, ModelError
 from bertfit.language import _
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -56,6 +60,45 @@ def autocast(
         enabled=precision != "fp32",
         cache_enabled=cache,
     )
+
+
+# How torch says that numbers of two types meet, or that one does not fit into a type: c10/util/
+# TypeCast.h, ATen's TensorMethods, LinearAlgebra, TensorAdvancedIndexing, attention, convolution.
+_MISMATCH = re.compile(
+    r"without overflow|expected scalar type|have (the )?same (d|scalar )types?|dtypes match"
+    r"|dtype to be equal|should be the same"
+)
+_SHORT_TYPES = re.compile("half|bfloat16", re.IGNORECASE)
+
+
+@contextmanager
+def dtypes_named() -> Iterator[None]:
+    """Say what to take where a model's numbers do not go together in 16 bits.
+
+    Raises:
+        ModelError: a model mixes types, as some do under autocast.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        if not (_MISMATCH.search(reason) and _SHORT_TYPES.search(reason)):
+            raise
+        raise ModelError(
+            _(
+                "This model does not run in 16 bits: {place} stops with '{reason}'. Take "
+                "--precision fp32."
+            ).format(place=_place(error), reason=reason if len(reason) <= 200 else reason[:200])
+        ) from error
+
+
+def _place(error: BaseException) -> str:
+    """Return file and line of the model that an error went through."""
+    found = "-"
+    for frame, line in walk_tb(error.__traceback__):
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in ("torch", "bertfit"):
+            found = f"{Path(frame.f_code.co_filename).name}:{line}"
+    return found
 
 
 class LossScale:

@@ -14,7 +14,7 @@ from bertfit.config import Precision
 from bertfit.engine.cudnn import without_cudnn
 from bertfit.engine.optim import Update
 from bertfit.engine.packing import packed_inputs
-from bertfit.engine.precision import autocast
+from bertfit.engine.precision import autocast, dtypes_named
 from bertfit.types import IGNORED, Batch
 
 
@@ -33,6 +33,7 @@ class StepResult:
     refused: Tensor
 
 
+@dtypes_named()
 @without_cudnn()
 def forward(model: nn.Module, batch: Batch, device: torch.device) -> Tensor:
     """Return the tag logits of a batch: (B, T, K), in the dtype that the precision gives.
@@ -110,6 +111,7 @@ def train_step(
     return StepResult(loss=loss, grad_norm=grad_norm, refused=refused)
 
 
+@dtypes_named()
 @without_cudnn()
 def gradients(
     model: nn.Module,
