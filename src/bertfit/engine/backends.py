@@ -14,6 +14,7 @@ from bertfit.config import Precision
 from bertfit.engine.cudnn import without_cudnn
 from bertfit.engine.precision import autocast, dtypes_named
 from bertfit.engine.step import forward, inputs
+from bertfit.models.boxes import empty_boxes
 from bertfit.types import Batch
 
 # Tag logits (B, T, K) of a tagger, or the states (B, T, H) of an encoder.
@@ -44,7 +45,11 @@ class PlainTagger(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """(B, T) int64 twice -> (B, T, K)."""
-        logits: Tensor = self.model(input_ids=input_ids, attention_mask=attention_mask).logits
+        logits: Tensor = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            **empty_boxes(self.model, input_ids),
+        ).logits
         return logits
 
 

@@ -15,6 +15,7 @@ from bertfit.engine.cudnn import without_cudnn
 from bertfit.engine.optim import Update
 from bertfit.engine.packing import packed_inputs
 from bertfit.engine.precision import autocast, dtypes_named
+from bertfit.models.boxes import empty_boxes
 from bertfit.types import IGNORED, Batch
 
 
@@ -53,6 +54,7 @@ def inputs(model: nn.Module, batch: Batch, device: torch.device) -> dict[str, An
     return {
         "input_ids": input_ids,
         "attention_mask": None if mask is None else torch.from_numpy(mask).to(device),
+        **empty_boxes(model, input_ids),
     }
 
 
