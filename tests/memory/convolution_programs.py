@@ -15,6 +15,7 @@ class Convolutions(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.embed = nn.Embedding(50, width)
+        self.norm = nn.LayerNorm(width)
         self.first = nn.Conv1d(width, width, 1)
         self.wide = nn.Conv1d(width, 2 * width, 3, padding=1)
         self.groups = nn.Conv1d(2 * width, width, 1, groups=4)
@@ -29,7 +30,7 @@ class Convolutions(nn.Module):
         self.head = nn.Linear(2 * width, 9)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        x = self.embed(ids).transpose(1, 2)
+        x = self.norm(self.embed(ids)).transpose(1, 2)  # whose gradient is not contiguous
         x = self.groups(F.gelu(self.wide(x + self.first(x.detach()))))
         x = self.biased(F.gelu(self.depthwise(x.transpose(1, 2).contiguous().transpose(1, 2))))
         x = self.frozen(F.gelu(self.pointwise(x)))

@@ -127,12 +127,13 @@ def _layer_norm(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords)
 def _layer_norm_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """Source: aten/src/ATen/native/cuda/layer_norm_kernel.cu, `LayerNormBackwardKernelImpl`."""
     grad, x, *_stats, weight, bias, wanted = args
-    grad, x = t.contiguous(grad), t.contiguous(x)
+    x = t.contiguous(x)
     grad_input = t.like(x) if wanted[0] else None
     sums = [
         t.like(parameter) if want and parameter is not None else None
         for want, parameter in ((wanted[1], weight), (wanted[2], bias))
     ]
+    grad = t.contiguous(grad)  # behind the outputs, until the kernel ends
     width = weight.numel() if weight is not None else x.shape[-1]
     blocks = kernels.layer_norm_blocks(t.card, rows=x.numel() // width, width=width)
     if blocks:
