@@ -181,11 +181,13 @@ def _embedding(
 
 
 def blank_batch(shape: Shape, padded: bool, *, labels: bool) -> Batch:
-    """Make a batch of zeros; with a mask where some window is shorter than the batch."""
+    """Make a batch of zeros; with a mask where some window is shorter than the batch.
+
+    A window of one token too, so that every length goes the same way.
+    """
     zeros = np.zeros(shape, dtype=np.int64)
     mask = np.ones(shape, dtype=np.int64)
-    if shape[1] > 1:
-        mask[0, -1] = 0  # on a real card transformers looks for it
+    mask[0, -1] = 0  # transformers looks for it
     return Batch(
         input_ids=zeros,
         attention_mask=mask if padded else None,
