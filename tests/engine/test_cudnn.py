@@ -26,6 +26,7 @@ class Watcher(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        self.config = SimpleNamespace(model_type="bert")
         self.table = nn.Embedding(5, 4)
         self.seen: list[tuple[bool, bool]] = []
 
