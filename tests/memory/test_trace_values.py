@@ -205,3 +205,17 @@ def test_a_model_that_picks_by_its_mask_is_estimated(
             taken[language] += size * (phase == "forward" and f".{language}." in module)
     assert (taken["zh_CN"] > 0) == (kind == "xmod")
     assert taken["en_XX"] == 0
+
+
+def privacy_filter(**more: object) -> nn.Module:
+    return tiny("openai_privacy_filter", head_dim=8, num_local_experts=4, pad_token_id=0, **more)
+
+
+def test_experts_that_are_run_one_by_one_need_another_way() -> None:
+    """How many tokens each gets is known only once they are computed."""
+    job = TrainSettings(steps=(((3, 24),),), num_tags=5, precision="fp32")
+    card = resolve_device("rtx-3090")
+    with pytest.raises(ModelError, match='"experts_implementation": "grouped_mm"'):
+        simulate(privacy_filter, job, card)
+    together = lambda: privacy_filter(experts_implementation="grouped_mm")  # noqa: E731
+    assert simulate(together, job, card).allocator.peak_allocated_bytes > 0

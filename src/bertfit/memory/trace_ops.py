@@ -118,17 +118,22 @@ class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def unknown(self, func: OpOverload, because: str | None = None) -> ModelError:
         """Return the error of an operation whose memory is not known."""
         reasons = (reason for part, reason in _NOT_KNOWN.items() if part in func._opname)
-        return ModelError(
-            _(
-                "{operation} in {module}: {reason}, so the need of this model cannot be predicted. "
-                "`bertfit train` tries out what fits instead; or take another model "
-                "(docs/models.md)."
-            ).format(
-                operation=str(func),
-                module=self.recorder.module or _("the model"),
-                reason=_(because or next(reasons, _NO_RULE)),
-            )
+        module = self.recorder.module
+        message = _(
+            "{operation} in {module}: {reason}, so the need of this model cannot be predicted. "
+            "`bertfit train` tries out what fits instead; or take another model "
+            "(docs/models.md)."
+        ).format(
+            operation=str(func),
+            module=module or _("the model"),
+            reason=_(because or next(reasons, _NO_RULE)),
         )
+        if module.rpartition(".")[2] == "experts":
+            message += " " + _(
+                'It can be where config.json says "experts_implementation": "grouped_mm": the same '
+                "experts, summed in another order."
+            )
+        return ModelError(message)
 
     def note_all(self, out: object, args: Arguments = ()) -> object:
         """Follow every output that lies on the card."""
