@@ -227,7 +227,8 @@ class JobConfig(BaseModel):
         default=None, description=N_("as in PYTORCH_ALLOC_CONF [on a card, where there are any]")
     )
     attn_kernel: AttentionKernel | None = Field(
-        default=None, description=N_("kernel of sdpa, no other is taken [the card's fastest]")
+        default=None,
+        description=N_("kernel of sdpa, no other is taken [flash where it can, else efficient]"),
     )
     allow: list[Annotated[str, AfterValidator(_known_trade_off)]] = Field(
         default=[],
