@@ -60,6 +60,12 @@ class Values:
 
     def know_copy(self, tensor: Tensor, host: Tensor) -> None:
         """Remember what was copied from the host; what is broadcast there costs one row."""
+        if tensor.nbytes <= _MOST_BYTES:  # laid out as on the card, so that views are known, too
+            value = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
+            self.know(tensor, value.copy_(host))
+            return
+        if host.untyped_storage().nbytes() > _MOST_BYTES:
+            return
         storage = host.untyped_storage().clone()  # type: ignore[no-untyped-call]
         copy = host.new_empty(0).set_(storage, host.storage_offset(), host.size(), host.stride())
         self.know(tensor, copy.to(tensor.dtype))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
+from numpy.lib.stride_tricks import as_strided
 from torch import nn
 
 from bertfit.config import Precision
@@ -181,16 +182,17 @@ def _embedding(
 
 
 def blank_batch(shape: Shape, padded: bool, *, labels: bool) -> Batch:
-    """Make a batch of zeros; with a mask where some window is shorter than the batch.
+    """Make a batch of zeros; with a mask where the windows are shorter than the batch.
 
-    A window of one token too, so that every length goes the same way.
+    Each array is one row that stands for all, so a batch of any size takes no memory.
     """
-    zeros = np.zeros(shape, dtype=np.int64)
-    mask = np.ones(shape, dtype=np.int64)
-    mask[0, -1] = 0  # transformers looks for it
+    tokens = shape[1]
+    mask = np.ones(tokens, dtype=np.int64)
+    mask[-1] = 0  # transformers looks for it; a lone token too, so that every length is alike
+    zeros = as_strided(np.zeros(1, dtype=np.int64), shape, (0, 0))
     return Batch(
         input_ids=zeros,
-        attention_mask=mask if padded else None,
+        attention_mask=as_strided(mask, shape, (0, mask.itemsize)) if padded else None,
         labels=zeros if labels else None,
         num_labelled=zeros.size if labels else 0,
         num_tokens=zeros.size,
@@ -201,11 +203,12 @@ def _windows(shape: Shape) -> list[Window]:
     """Make the windows of a batch, each token a unit: the most that is ever decoded."""
     count, tokens = shape
     places = np.arange(tokens, dtype=np.int32)
+    units = np.stack([places, places + 1], axis=1)
     return [
         Window(
             index=number,
             input_ids=places,
-            units=np.stack([places, places + 1], axis=1),
+            units=units,
             first_token=places,
             labels=None,
             owned=(0, tokens),
