@@ -47,6 +47,29 @@ def test_a_file_that_is_no_mapping_is_refused_with_its_name(tmp_path: Path, text
         job_config({}, path)
 
 
+def test_a_setting_that_stands_twice_in_a_file_is_refused_with_its_lines(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("model: m\nseed: 1\nlearning-rate: 1e-4\nseed: 2\n\nlearning_rate: 2e-4\n")
+    with pytest.raises(ConfigError) as caught:
+        job_config({}, path)
+    assert str(caught.value).splitlines() == [
+        f"{path}: seed is set in lines 2, 4. Keep one of them.",
+        f"{path}: learning_rate is set in lines 3, 6. Keep one of them.",
+    ]
+
+
+@pytest.mark.parametrize("name", ["max_grad_norm", "weight_decay", "warmup_steps"])
+@pytest.mark.parametrize("value", ["inf", "nan", "-inf"])
+def test_a_number_that_is_not_finite_is_refused_with_what_it_stands_for(
+    name: str, value: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        job_config({"model": "m", "train_file": "a", name: value})
+    flag = "--" + name.replace("_", "-")
+    assert str(caught.value).startswith(f"{flag} {value}: must be a finite number (")
+    assert name != "max_grad_norm" or "0: do not" in str(caught.value)
+
+
 def test_missing_file_is_one_line() -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.yaml: cannot be read"):
         job_config({}, Path("nowhere.yaml"))

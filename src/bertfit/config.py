@@ -4,7 +4,7 @@ Names are those of `transformers.TrainingArguments` where that name exists. `Non
 bertfit chooses.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast, get_args
 
@@ -91,7 +91,9 @@ class JobConfig(BaseModel):
         ConfigError: from `job_config`, with every fault at once.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False
+    )
 
     model: str = Field(
         min_length=1,
@@ -368,8 +370,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        with path.open(encoding="utf-8") as file:
-            loaded = yaml.safe_load(file)
+        text = path.read_text(encoding="utf-8")
+        loaded = yaml.safe_load(text)
     except OSError as error:
         raise ConfigError(
             _("{path}: cannot be read ({reason}). Check the name of the job file.").format(
@@ -390,11 +392,33 @@ def _read_yaml(path: Path) -> dict[str, Any]:
                 path=path, kind=type(loaded).__name__
             )
         )
+    _refuse_twice(path, yaml.compose(text, yaml.SafeLoader))
     # YAML 1.1 reads `3e-4` as text, since it has no dot; pydantic turns it into a number.
     return {str(name).replace("-", "_"): value for name, value in loaded.items()}
 
 
-def _faults(error: ValidationError, names: Iterable[str]) -> str:
+def _refuse_twice(path: Path, tree: Any) -> None:
+    """Refuse a setting that stands in two lines: YAML would take the last.
+
+    Raises:
+        ConfigError: with all such settings and their lines.
+    """
+    lines: dict[str, list[int]] = {}
+    for key, __ in tree.value:
+        if key.id == "scalar":
+            lines.setdefault(key.value.replace("-", "_"), []).append(key.start_mark.line + 1)
+    faults = [
+        _("{path}: {name} is set in lines {lines}. Keep one of them.").format(
+            path=path, name=name, lines=", ".join(map(str, places))
+        )
+        for name, places in lines.items()
+        if len(places) > 1
+    ]
+    if faults:
+        raise ConfigError("\n".join(faults))
+
+
+def _faults(error: ValidationError, fields: Mapping[str, FieldInfo]) -> str:
     from difflib import get_close_matches
 
     lines = []
@@ -402,13 +426,19 @@ def _faults(error: ValidationError, names: Iterable[str]) -> str:
         name = str(fault["loc"][0]) if fault["loc"] else ""
         flag = "--" + name.replace("_", "-")
         if fault["type"] == "extra_forbidden":
-            near = get_close_matches(name, names, n=1)
+            near = get_close_matches(name, fields, n=1)
             hint = _(" Did you mean {near}?").format(near=near[0]) if near else ""
             lines.append(_("{name}: there is no such setting.").format(name=name) + hint)
         elif fault["type"] == "missing":
             lines.append(_("{flag} is missing.").format(flag=flag))
         elif not name:
             lines.append(_reason(fault) + ".")
+        elif fault["type"] == "finite_number":
+            lines.append(
+                _("{flag} {value}: must be a finite number ({meaning}).").format(
+                    flag=flag, value=fault["input"], meaning=_(fields[name].description or "")
+                )
+            )
         else:
             lines.append(
                 _("{flag} {value}: {reason}.").format(

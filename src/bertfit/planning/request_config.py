@@ -29,7 +29,9 @@ MOST_TOKENS = 1 << 26
 class EstimateConfig(BaseModel):
     """One question: what will this need, on that card?"""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False
+    )
 
     model: str = Field(
         min_length=1, description=N_("model folder, or a name of the catalogue (docs/models.md)")
