@@ -65,7 +65,8 @@ def _print(machine: Machine, findings: list[Finding], measured: Measurement | No
         else:
             line, colour = _("note: {message}"), None
         text = line.format(message=finding.message)
-        console.print(text, style=colour, markup=False, soft_wrap=True)
+        # A terminal would break it inside words; a pipe gets it whole.
+        console.print(text, style=colour, markup=False, soft_wrap=not console.is_terminal)
 
 
 def _rows(machine: Machine) -> list[tuple[str, str]]:
