@@ -16,10 +16,10 @@ from bertfit.models.encoder import (
     build_classifier,
     load_classifier,
     load_tokenizer,
-    max_positions,
     save_pretrained,
 )
 from bertfit.models.hub import find_model
+from bertfit.models.model_config import max_positions
 from bertfit.models.tagger import load_tagger, window_size
 from bertfit.models.tiny import save_tokenizer, tiny_encoder
 from tiny_models import SCHEME, random_window

@@ -4,7 +4,7 @@ import pytest
 import torch
 import transformers
 
-from bertfit.models.fourier import _Products, replace_fourier, products, real_fft2
+from bertfit.models.fourier import _Products, products, real_fft2, replace_fourier
 
 
 @pytest.mark.parametrize("shape", [(2, 7, 12), (1, 1, 5), (3, 64, 48), (2, 301, 768)])

@@ -10,7 +10,7 @@ import pytest
 
 from bertfit.errors import ModelError
 from bertfit.jobs.predict import load
-from bertfit.models.encoder import config_fields
+from bertfit.models.model_config import config_fields
 from bertfit.models.safety import MOST_LABELS
 from model_folders import change_config, header_of, make_folder, rewrite
 

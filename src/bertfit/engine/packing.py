@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from bertfit.data.batches import cheapest_ranges
 from bertfit.models.attention import use_attention
-from bertfit.models.encoder import first_position
+from bertfit.models.model_config import first_position
 from bertfit.types import Batch
 
 ATTENTION = "bertfit"

@@ -17,7 +17,8 @@ from bertfit.jobs.corpus import SAMPLED_TEXTS, read_sample
 from bertfit.jobs.plan import facts_of_corpus
 from bertfit.language import _
 from bertfit.memory.host import available_bytes
-from bertfit.models.encoder import build_classifier, config_fields
+from bertfit.models.encoder import build_classifier
+from bertfit.models.model_config import config_fields
 from bertfit.models.rows import keep_rows
 from bertfit.planning.choice import is_hopeless
 from bertfit.planning.planner import Planner

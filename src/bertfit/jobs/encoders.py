@@ -9,13 +9,8 @@ import torch
 from torch import nn
 
 from bertfit.data.mentions import MARKERS
-from bertfit.models.encoder import (
-    LoadedTokenizer,
-    load_classifier,
-    load_tokenizer,
-    max_positions,
-    read_config,
-)
+from bertfit.models.encoder import LoadedTokenizer, load_classifier, load_tokenizer
+from bertfit.models.model_config import max_positions, read_config
 from bertfit.models.tagger import window_size
 
 Pooling = Literal["mean", "max", "cls", "marker"]

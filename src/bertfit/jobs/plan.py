@@ -20,9 +20,10 @@ from bertfit.language import _
 from bertfit.memory.cards import cards
 from bertfit.memory.device import catalogue_device, resolve_device
 from bertfit.memory.host import available_bytes
-from bertfit.models.encoder import build_classifier, load_tokenizer, max_positions
+from bertfit.models.encoder import build_classifier, load_tokenizer
 from bertfit.models.hub import find_model
 from bertfit.models.layers import num_layers
+from bertfit.models.model_config import max_positions
 from bertfit.models.tagger import Tagger, window_size
 from bertfit.planning.candidates import JobFacts, Pins
 from bertfit.planning.choice import choose

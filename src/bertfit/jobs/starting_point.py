@@ -8,14 +8,9 @@ from bertfit.config import JobConfig
 from bertfit.jobs.corpus import Corpus, Say
 from bertfit.jobs.trade_offs import keep_first_layers
 from bertfit.language import _
-from bertfit.models.encoder import (
-    build_classifier,
-    check_pieces,
-    load_classifier,
-    load_tokenizer,
-    max_positions,
-)
+from bertfit.models.encoder import build_classifier, check_pieces, load_classifier, load_tokenizer
 from bertfit.models.hub import find_model
+from bertfit.models.model_config import max_positions
 from bertfit.models.tagger import Tagger, window_size
 from bertfit.planning.tradeoffs import window_limit
 

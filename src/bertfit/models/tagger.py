@@ -24,10 +24,9 @@ from bertfit.models.encoder import (
     check_pieces,
     load_classifier,
     load_tokenizer,
-    max_positions,
-    read_config,
     save_pretrained,
 )
+from bertfit.models.model_config import max_positions, read_config
 from bertfit.types import Encoding, LabelScheme, Split, Task
 
 FORMAT_VERSION = 1

@@ -17,7 +17,8 @@ from torch import nn
 
 from bertfit.errors import ModelError
 from bertfit.language import _
-from bertfit.models.encoder import load_tokenizer, max_positions
+from bertfit.models.encoder import load_tokenizer
+from bertfit.models.model_config import max_positions
 from bertfit.models.tagger import Tagger
 
 _META = "\u2581"  # SentencePiece's mark of a word's beginning

@@ -14,7 +14,8 @@ from bertfit.errors import ConfigError, ModelError
 from bertfit.language import _
 from bertfit.memory.device import resolve_device
 from bertfit.models.catalogue import known_config
-from bertfit.models.encoder import build_classifier, config_fields, max_positions
+from bertfit.models.encoder import build_classifier
+from bertfit.models.model_config import config_fields, max_positions
 from bertfit.planning.estimate import BuildModel, estimate_memory
 from bertfit.planning.levers import EmbedSettings, PredictSettings, Settings, TrainSettings
 from bertfit.planning.request_config import EstimateConfig

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bertfit.memory.kernels import Chip
 from bertfit.memory.trace import Recorder, record
 from bertfit.memory.work import Work
-from bertfit.models.encoder import max_positions
+from bertfit.models.model_config import max_positions
 from bertfit.planning import program
 from bertfit.planning.estimate import BuildModel
 from bertfit.planning.levers import Shape, TrainSettings, encoder_layers

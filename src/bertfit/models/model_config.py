@@ -1,0 +1,139 @@
+"""What a model's config.json says: its kind, its sizes, how long its sequences may be."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from bertfit.errors import ModelError
+from bertfit.language import _
+from bertfit.models.safety import check_labels, check_sizes
+
+
+def read_config(folder: Path, trust_remote_code: bool = False) -> Any:
+    """Return the transformers configuration of a folder.
+
+    Raises:
+        ModelError: it is not JSON, of an unknown type, or brings its own code.
+    """
+    import transformers
+
+    path = folder / "config.json"
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(
+            _("{path}: cannot be read as JSON ({reason}).").format(path=path, reason=error)
+        ) from None
+    if not isinstance(raw, dict) or not isinstance(raw.get("model_type"), str):
+        raise ModelError(
+            _("{path}: has no 'model_type', so it is not a transformers model.").format(path=path)
+        )
+    check_sizes(path, raw)
+    kinds = raw.get("architectures") or []
+    if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
+        raise ModelError(_("{path}: its 'architectures' are no list of names.").format(path=path))
+    if any("TokenClassification" in kind for kind in kinds):
+        check_labels(path, raw)
+    unknown = raw["model_type"] not in transformers.CONFIG_MAPPING
+    if raw.get("auto_map") and unknown and not trust_remote_code:
+        raise ModelError(
+            _(
+                "{path}: the model brings its own Python code, which bertfit does not run. If "
+                "you trust it, say --trust-remote-code."
+            ).format(path=path)
+        )
+    try:
+        return transformers.AutoConfig.from_pretrained(
+            folder, trust_remote_code=trust_remote_code, local_files_only=True
+        )
+    except Exception as error:  # noqa: BLE001 (transformers checks with classes of its own)
+        raise ModelError(
+            _("{path}: transformers cannot use it: {reason}").format(
+                path=path, reason=one_line(error)
+            )
+        ) from None
+
+
+def config_fields(folder: Path) -> dict[str, Any]:
+    """Return the fields of a folder's config.json, from which a model without weights is built.
+
+    Raises:
+        ModelError: it cannot be read, or does not say how large the model is.
+    """
+    config = read_config(folder)
+    raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    missing = [names[0] for names in _SIZES if not any(name in raw for name in names)]
+    if missing:
+        raise ModelError(
+            _("{path}: lacks {fields}, so the size of the model is not known.").format(
+                path=folder / "config.json", fields=", ".join(missing)
+            )
+        )
+    for name in (name for names in _SIZES for name in names if name in raw):
+        if not isinstance(raw[name], int) or raw[name] < 1:
+            raise ModelError(
+                _("{path}: {name} is {value}, and every model has 1 or more.").format(
+                    path=folder / "config.json", name=name, value=str(raw[name])[:40]
+                )
+            )
+    fields: dict[str, Any] = config.to_dict()
+    return fields
+
+
+# What a config.json must say; transformers fills the rest with the defaults of the family.
+_SIZES = (
+    ("vocab_size",),
+    ("hidden_size", "dim", "d_model"),
+    ("num_hidden_layers", "n_layers", "num_layers"),
+)
+
+
+def max_positions(config: Any) -> int | None:
+    """Return the longest sequence the position table allows; None where there is no table."""
+    limit = getattr(config, "max_position_embeddings", None)
+    if not isinstance(limit, int) or limit <= 0:
+        return None
+    limit -= first_position(config)
+    if config.model_type == "deberta-v2" and not getattr(config, "position_biased_input", True):
+        return None
+    return limit
+
+
+def first_position(config: Any) -> int:
+    """Return the row of the position table that the first token of a sequence gets."""
+    return (config.pad_token_id or 0) + 1 if config.model_type in _POSITIONS_AFTER_PADDING else 0
+
+
+# transformers' create_position_ids_from_input_ids counts from padding_idx + 1 in these.
+_POSITIONS_AFTER_PADDING = {
+    "roberta",
+    "xlm-roberta",
+    "xlm-roberta-xl",
+    "camembert",
+    "roberta-prelayernorm",
+    "mpnet",
+    "longformer",
+    "data2vec-text",
+    "xmod",
+    "luke",
+    "ibert",
+    "esm",
+}
+
+
+def set_dropout(config: Any, dropout: float) -> None:
+    """Set every dropout field of a transformers configuration."""
+    for name in list(vars(config)):
+        if "dropout" in name and isinstance(getattr(config, name), float):
+            setattr(config, name, dropout)
+    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout"):
+        if hasattr(config, name):
+            setattr(config, name, dropout)
+    if getattr(config, "classifier_dropout", None) is None:
+        config.classifier_dropout = dropout
+
+
+def one_line(error: BaseException) -> str:
+    """Return what an error of another library says, in one line of at most 300 letters."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else text[:297] + "..."
