@@ -33,10 +33,12 @@ NUM_TAGS = 9
 CARD = "rtx-3090"
 ROUNDS = 3
 TRAIN = TrainSettings(steps=((SHAPE,),), num_tags=NUM_TAGS, precision="bf16")
+PREDICT = PredictSettings(batches=(SHAPE,), num_tags=NUM_TAGS, precision="bf16")
 JOBS = {
     "train": TRAIN,
     "train without mask": replace(TRAIN, padded=False),
-    "predict": PredictSettings(batches=(SHAPE,), num_tags=NUM_TAGS, precision="bf16"),
+    "predict": PREDICT,
+    "predict without mask": replace(PREDICT, padded=False),
 }
 # What a family's default configuration leaves open, and its published ones say.
 NEEDED = {
@@ -45,6 +47,9 @@ NEEDED = {
     "nemotron": {"head_dim": 128, "num_key_value_heads": 8},
     "xmod": {"default_language": "en_XX"},
 }
+# What the stub runtime answers to every question: is the mask full? Longformer asks for its global
+# tokens in place of that. It finds no rows of a mask, so X-MOD's adapters get none there.
+ANSWERS = {"longformer": "0"}
 # They mix types under autocast, which torch refuses.
 IN_FP32 = ("deberta", "xmod", "yoso")
 # Every fourth layer is the first with attention.
@@ -112,7 +117,8 @@ def trace(kind, card):
 def run_one(asked):
     """Inside the stub runtime: run a job of a family and return the peaks."""
     settings = job(asked["kind"], asked["name"])
-    os.environ["PHANTOM_BOOL"] = str(int(not settings.padded))
+    full = str(int(not settings.padded))
+    os.environ["PHANTOM_BOOL"] = ANSWERS.get(asked["kind"], full)
     model = builder(asked["kind"])().to_empty(device="cpu")
     model.tie_weights()  # to_empty has given each of them tensors of its own
     model, layers = program.prepare(model, settings)
