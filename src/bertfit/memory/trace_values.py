@@ -5,8 +5,10 @@ is computed once more on the host. Weights and activations are never known.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from math import prod
+from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
@@ -28,8 +30,11 @@ _UNKNOWN = {
 _NEVER = {aten.isnan.default, aten.isinf.default}
 
 
+_Layout: TypeAlias = tuple[torch.Size, tuple[int, ...], int]
+
+
 class _Known(NamedTuple):
-    layout: tuple[torch.Size, tuple[int, ...]]
+    layout: _Layout
     value: Tensor
 
 
@@ -46,17 +51,17 @@ class Values:
         known = self._of.get(tensor.untyped_storage()._cdata)
         if known is None or known.value.dtype != tensor.dtype:
             return None
-        layout = (tensor.size(), tensor.stride())
+        layout = _layout(tensor)
         if layout == known.layout:
             return known.value
-        if known.value.stride() == known.layout[1]:
-            return known.value.as_strided(*layout, tensor.storage_offset())
-        return None
+        if _layout(known.value)[1:] != known.layout[1:]:
+            return None
+        end = layout[2] + sum((n - 1) * step for n, step in zip(*layout[:2], strict=True))
+        return known.value.as_strided(*layout) if end < _room(known.value) else None
 
     def know(self, tensor: Tensor, value: Tensor) -> None:
-        """Remember the values of a tensor that begins a storage of its own."""
-        key = tensor.untyped_storage()._cdata
-        self._of[key] = _Known((tensor.size(), tensor.stride()), value)
+        """Remember the values of a tensor, in place of others that share its storage."""
+        self._of[tensor.untyped_storage()._cdata] = _Known(_layout(tensor), value)
 
     def know_copy(self, tensor: Tensor, host: Tensor) -> None:
         """Remember what was copied from the host; what is broadcast there costs one row."""
@@ -94,9 +99,12 @@ class Values:
         read = self._read(args, keywords)
         if read is None or func in _UNKNOWN or torch.Tag.nondeterministic_seeded in func.tags:
             return
-        if any(x.numel() > self._most(x, args) for x in made):
-            return
-        found = _compute(func, *read)
+        size = max(x.numel() for x in made)
+        found: object = None
+        if size > _ALWAYS and _is_pointwise(func):
+            found = self._compute_once(func, *read, made[0])
+        elif size <= self._most(made[0], args) or _is_plain_view(func):
+            found = _compute(func, *read)
         for x, value in zip(_tensors((out,)), _tensors((found,)), strict=False):
             if x.is_meta and x.shape == value.shape:
                 self.know(x, value)
@@ -108,12 +116,36 @@ class Values:
         largest = max((x.numel() for x in _tensors(args)), default=_MOST_BYTES)
         return min(max(_ALWAYS, 2 * largest), _MOST_BYTES // made.element_size())
 
+    def _compute_once(
+        self, func: OpOverload, args: list[Any], keywords: dict[str, Any], made: Tensor
+    ) -> Tensor | None:
+        """Compute one of what is alike along a dimension, as in a mask over pairs of tokens.
+
+        Args:
+            func: a pointwise operation.
+            args: with values.
+            keywords: likewise.
+            made: its result on the card.
+
+        Returns:
+            The result, broadcast; None where it is large even so.
+        """
+        args = [_alike(x) if isinstance(x, Tensor) else x for x in args]
+        tensors = list(_tensors(args))
+        size = prod(np.broadcast_shapes(*(x.shape for x in tensors)))
+        if size > self._most(made, tuple(tensors)):
+            return None
+        found = _compute(func, args, keywords)
+        return found.expand(made.shape) if isinstance(found, Tensor) else None
+
     def _mutate(self, func: OpOverload, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         targets = [
             argument
             for argument, kind in zip(args, func._schema.arguments, strict=False)
             if kind.alias_info is not None and kind.alias_info.is_write
         ]
+        for target in _tensors(targets):
+            self._unshare(target)
         keys = {x.untyped_storage()._cdata for x in _tensors(targets) if x.is_meta}
         keys = {key for key in keys if key in self._of}
         if not keys:
@@ -122,6 +154,16 @@ class Values:
         if read is None or _compute(func, *read) is None:
             for key in keys:
                 self.forget(key)
+
+    def _unshare(self, target: Tensor) -> None:
+        """Give each element a place of its own, before it is written into."""
+        value = self.of(target) if target.is_meta else None
+        if value is None or not _is_broadcast(value):
+            return
+        if value.numel() > _ALWAYS:
+            self.forget(target.untyped_storage()._cdata)
+        else:
+            self.know(target, value.contiguous())
 
     def _read(
         self, args: tuple[Any, ...], keywords: dict[str, Any]
@@ -145,6 +187,41 @@ class Values:
         if isinstance(argument, list | tuple):
             return [self._value(part) for part in argument]
         return argument
+
+
+def _layout(tensor: Tensor) -> _Layout:
+    return tensor.size(), tensor.stride(), int(tensor.storage_offset())
+
+
+def _room(value: Tensor) -> int:
+    return value.untyped_storage().nbytes() // value.element_size()
+
+
+def _is_pointwise(func: OpOverload) -> bool:
+    return torch.Tag.pointwise in func.tags or func == aten._to_copy.default
+
+
+def _is_plain_view(func: OpOverload) -> bool:
+    """Say whether an operation is a view of any tensor, and never a copy, as `reshape` can be."""
+    composite = torch._C.DispatchKey.CompositeImplicitAutograd
+    return func.is_view and not func.has_kernel_for_dispatch_key(composite)
+
+
+def _is_broadcast(value: Tensor) -> bool:
+    return any(n > 1 and not step for n, step in zip(value.size(), value.stride(), strict=True))
+
+
+def _alike(value: Tensor) -> Tensor:
+    """Keep one of what is alike along a dimension."""
+    for dim, (size, step) in enumerate(zip(value.size(), value.stride(), strict=True)):
+        if size > 1 and not step:
+            value = value.narrow(dim, 0, 1)
+    if value.numel() <= _ALWAYS:
+        for dim, size in enumerate(value.size()):
+            first = value.narrow(dim, 0, min(size, 1))
+            if size > 1 and bool((value == first).all()):
+                value = first
+    return value
 
 
 def _compute(func: OpOverload, args: list[Any], keywords: dict[str, Any]) -> object:
