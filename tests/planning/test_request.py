@@ -183,3 +183,37 @@ def test_a_number_format_that_the_card_lacks_is_refused(capsys: pytest.CaptureFi
     flags = ["--model", "hfl/rbt3", "--gpu", "t4", "--precision", "bf16", "--max-length", "16"]
     assert main(["estimate", *flags]) == 2
     assert "no bfloat16" in capsys.readouterr().err
+
+
+_SIZES = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+_XMOD = {"languages": ["en_XX", "zh_CN"], "default_language": "en_XX"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "levers", "reason"),
+    [
+        (
+            {"model_type": "fnet"},
+            {"attn_implementation": "sdpa"},
+            "FNetForTokenClassification has no 'sdpa' attention; it has 'eager'",
+        ),
+        ({"model_type": "canine"}, {"used_rows": 9}, "no embedding whose rows are pieces"),
+        ({"model_type": "xmod", **_XMOD}, {"precision": "fp16"}, "does not run in 16 bits"),
+        ({"model_type": "xmod", **_XMOD}, {"precision": "bf16"}, "does not run in 16 bits"),
+    ],
+)
+def test_a_lever_that_a_family_lacks_is_refused_by_name(
+    tmp_path: Path, fields: dict[str, object], levers: dict[str, object], reason: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**_SIZES, **fields}))
+    with pytest.raises((ConfigError, ModelError), match=reason):
+        estimate(asked(model=str(tmp_path), **levers))
+
+
+def test_the_tables_of_a_model_that_hashes_characters_can_be_frozen(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**_SIZES, "model_type": "canine"}))
+    sizes = [
+        estimate(asked(model=str(tmp_path), frozen_embeddings=frozen))[0].peak_allocated_bytes
+        for frozen in (False, True)
+    ]
+    assert sizes[1] < sizes[0]

@@ -68,7 +68,7 @@ _MISMATCH = re.compile(
     r"without overflow|expected scalar type|have (the )?same (d|scalar )types?|dtypes match"
     r"|dtype to be equal|should be the same"
 )
-_SHORT_TYPES = re.compile("half|bfloat16", re.IGNORECASE)
+_SHORT_TYPES = re.compile("half|float16", re.IGNORECASE)
 
 
 @contextmanager

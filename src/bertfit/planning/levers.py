@@ -1,5 +1,6 @@
 """Every lever of a job that changes its memory, decided; and how a model is prepared for them."""
 
+import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -243,11 +244,14 @@ def keep_used_rows(model: nn.Module, used_rows: int | None) -> None:
     Raises:
         ConfigError: the table has fewer rows, or there is none.
     """
-    try:
-        table = model.get_input_embeddings()  # type: ignore[operator]
-    except NotImplementedError:  # CANINE hashes characters
-        table = None
+    table = _input_table(model)
     rows = table.num_embeddings if isinstance(table, nn.Embedding) else 0
+    if used_rows is not None and not rows:
+        raise ConfigError(
+            _("{model} has no embedding whose rows are pieces. Leave --used-rows out.").format(
+                model=type(model).__name__
+            )
+        )
     if used_rows is not None and used_rows > rows:
         raise ConfigError(
             _("{wanted} pieces are said to occur, but the model's vocabulary has {rows}.").format(
@@ -267,8 +271,9 @@ def set_attention(model: nn.Module, attention: Attention | None) -> None:
     config = getattr(model, "config", None)
     if attention is None or config is None or config._attn_implementation == attention:
         return
-    model.set_attn_implementation(attention)  # type: ignore[operator]
-    if config._attn_implementation != attention:  # transformers only warns
+    with contextlib.suppress(ValueError):  # where a model has no such code; some only warn
+        model.set_attn_implementation(attention)  # type: ignore[operator]
+    if config._attn_implementation != attention:
         raise ConfigError(
             _("{model} has no '{attention}' attention; it has '{present}'.").format(
                 model=type(model).__name__,
@@ -291,12 +296,33 @@ def _encoder(model: nn.Module) -> nn.Module:
 
 
 def _embeddings(model: nn.Module) -> nn.Module:
-    """Return all tables of a model's embeddings, or the input table where they have no module."""
-    found = getattr(_encoder(model), "embeddings", None)
-    if not isinstance(found, nn.Module):
-        found = model.get_input_embeddings()  # type: ignore[operator]
-    assert isinstance(found, nn.Module)
-    return found
+    """Return all tables of a model's embeddings, or the input table where they have no module.
+
+    Raises:
+        ConfigError: it has none by a name that is known.
+    """
+    encoder = _encoder(model)
+    for name in ("embeddings", "char_embeddings"):  # the second is CANINE's
+        found = getattr(encoder, name, None)
+        if isinstance(found, nn.Module):
+            return found
+    table = _input_table(model)
+    if table is None:
+        raise ConfigError(
+            _("{model} has no table of embeddings that can be frozen.").format(
+                model=type(model).__name__
+            )
+        )
+    return table
+
+
+def _input_table(model: nn.Module) -> nn.Module | None:
+    """Return the embedding of token ids; None where there is none, as CANINE hashes characters."""
+    try:
+        table = model.get_input_embeddings()  # type: ignore[operator]
+    except NotImplementedError:
+        return None
+    return table if isinstance(table, nn.Module) else None
 
 
 def set_checkpointed(model: nn.Module, count: int, *, host_state: bool = False) -> None:
