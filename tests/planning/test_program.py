@@ -21,7 +21,7 @@ def test_torch_takes_a_blank_batch_as_any_other() -> None:
     batch = blank_batch((3, 5), True, labels=True)
     assert batch.attention_mask is not None
     mask = torch.from_numpy(batch.attention_mask)
-    assert mask.tolist() == [[1, 1, 1, 1, 0]] * 3
+    assert mask.tolist() == [[1, 1, 0, 0, 0]] * 3
     ids = torch.from_numpy(batch.input_ids)
     assert not ids.to("cpu", torch.float32).any()
     assert np.array_equal(ids.contiguous().numpy(), np.zeros((3, 5)))

@@ -188,7 +188,8 @@ def blank_batch(shape: Shape, padded: bool, *, labels: bool) -> Batch:
     """
     tokens = shape[1]
     mask = np.ones(tokens, dtype=np.int64)
-    mask[-1] = 0  # transformers looks for it; a lone token too, so that every length is alike
+    # transformers looks for it, CANINE at the largest of four; a lone token is like other lengths
+    mask[tokens // 2 :] = 0
     zeros = as_strided(np.zeros(1, dtype=np.int64), shape, (0, 0))
     return Batch(
         input_ids=zeros,
