@@ -1,5 +1,6 @@
 """cuDNN is off in every forward and backward of bertfit, and nowhere else."""
 
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -82,4 +83,23 @@ def test_prediction_and_embedding_run_without_cudnn(before: tuple[bool, bool]) -
 def test_an_error_leaves_the_switches_as_they_were(before: tuple[bool, bool]) -> None:
     with pytest.raises(torch.OutOfMemoryError), without_cudnn():
         raise torch.OutOfMemoryError
+    assert switches() == before
+
+
+def test_threads_that_overlap_leave_the_switches_as_they_were(before: tuple[bool, bool]) -> None:
+    """The first comes and goes while the second is inside."""
+    came, went = threading.Event(), threading.Event()
+
+    def first() -> None:
+        with without_cudnn():
+            came.set()
+            went.wait(10)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert came.wait(10)
+    with without_cudnn():
+        went.set()
+        thread.join()
+        assert switches() == (False, False)
     assert switches() == before
