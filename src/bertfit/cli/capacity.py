@@ -13,7 +13,7 @@ from bertfit.language import _
 from bertfit.planning.request_config import EstimateConfig
 from bertfit.units import format_bytes
 
-_SKIPPED = ("batch_size", "max_length")
+_SKIPPED = ("batch_size", "max_length", "lengths")
 
 
 def _capacity(

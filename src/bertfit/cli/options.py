@@ -53,7 +53,7 @@ def _refuse_empty(name: str, value: object) -> None:
 def _flag(name: str, field: FieldInfo, hidden: bool) -> inspect.Parameter:
     flag = "--" + name.replace("_", "-")
     text = _(field.description) if field.description else ""
-    has_default = field.default is not None and field.default != [] and not field.is_required()
+    has_default = field.default not in (None, [], ()) and not field.is_required()
     if has_default and not _is_bool(field):
         text += f" [{field.default}]"
     if _is_bool(field):
@@ -99,5 +99,5 @@ def _metavar(field: FieldInfo) -> str:
         kind = get_args(kind)[0]
     if get_origin(kind) is Literal:
         return "|".join(map(str, get_args(kind)))
-    names = {"Path": "PATH", "int": "N", "float": "X", "bool": "true|false"}
+    names = {"Path": "PATH", "int": "N", "float": "X", "bool": "true|false", "tuple": "N,N"}
     return names.get(getattr(kind, "__name__", ""), "TEXT")

@@ -71,10 +71,10 @@ def check_kernel(kernel: AttentionKernel | None, precision: Precision, device: D
 def settings_of(asked: EstimateConfig, device: DeviceSpec) -> Settings:
     """Return the levers of a question, all decided."""
     precision = precision_for(asked.precision, device)
-    shape = (asked.batch_size, asked.max_length)
+    shapes = [(asked.batch_size, length) for length in asked.lengths or (asked.max_length,)]
     if asked.mode == "train":
         return TrainSettings(
-            steps=((shape,) * asked.accumulation,),
+            steps=tuple((shape,) * asked.accumulation for shape in shapes),
             num_tags=asked.num_tags,
             precision=precision,
             pure_16bit=asked.pure_16bit,
@@ -94,7 +94,7 @@ def settings_of(asked: EstimateConfig, device: DeviceSpec) -> Settings:
         )
     if asked.mode == "predict":
         return PredictSettings(
-            batches=(shape,),
+            batches=tuple(shapes),
             num_tags=asked.num_tags,
             precision=precision,
             pure_16bit=asked.pure_16bit,
@@ -103,7 +103,7 @@ def settings_of(asked: EstimateConfig, device: DeviceSpec) -> Settings:
             expandable_segments=asked.expandable_segments,
         )
     return EmbedSettings(
-        batches=(shape,),
+        batches=tuple(shapes),
         precision=precision,
         pure_16bit=asked.pure_16bit,
         attn_implementation=asked.attn_implementation,
@@ -151,15 +151,20 @@ def within_positions(asked: EstimateConfig, flag: str = "--max-length") -> Estim
             positions.
     """
     limit = positions_of(asked)
-    if limit is None or asked.max_length <= limit:
+    if limit is None or asked.longest <= limit:
         return asked
-    if "max_length" not in asked.model_fields_set:
+    if "max_length" not in asked.model_fields_set and not asked.lengths:
         return asked.model_copy(update={"max_length": limit})
     raise ModelError(
         _(
             "{flag} {length}: the position table of {model} ends at {limit} tokens. Longer texts "
             "are read in windows of at most that."
-        ).format(flag=flag, length=asked.max_length, model=asked.model, limit=limit)
+        ).format(
+            flag="--lengths" if asked.lengths else flag,
+            length=asked.longest,
+            model=asked.model,
+            limit=limit,
+        )
     )
 
 
@@ -211,7 +216,7 @@ def lever_steps(asked: EstimateConfig) -> dict[str, MemoryEstimate]:
         half = asked.batch_size // 2
         text = _("--batch-size {half}, with more micro-batches in a step")
         changes[text.format(half=half)] = {"batch_size": half, "accumulation": 2}
-    if asked.max_length >= 64:
+    if asked.max_length >= 64 and not asked.lengths:
         shorter = asked.max_length // 2
         changes[f"--max-length {shorter}"] = {"max_length": shorter}
     if asked.mode == "train":

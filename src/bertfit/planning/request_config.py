@@ -1,8 +1,9 @@
 """What a user asks of the estimator: the source of the flags and of the Python arguments."""
 
-from typing import Literal
+import re
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from bertfit.config import Attention, OptimizerName, Precision
 from bertfit.language import N_, _
@@ -24,6 +25,19 @@ _OF_TRAINING = (
 
 # In a micro-batch: prediction of the smallest encoders takes more than a kilobyte for each.
 MOST_TOKENS = 1 << 26
+
+
+def _by_commas(given: object) -> object:
+    """Read `256,64,192`."""
+    if not isinstance(given, str):
+        return given
+    parts = given.split(",")
+    if not all(re.fullmatch(r" *[0-9]{1,9} *", part) for part in parts):
+        raise ValueError(_("write whole numbers by commas: 256,64,192"))
+    return [int(part) for part in parts]
+
+
+Length = Annotated[int, Field(ge=2, le=MOST_TOKENS)]
 
 
 class EstimateConfig(BaseModel):
@@ -48,6 +62,11 @@ class EstimateConfig(BaseModel):
     )
     max_length: int = Field(
         default=128, ge=2, le=MOST_TOKENS, description=N_("tokens in each of them")
+    )
+    lengths: Annotated[tuple[Length, ...], BeforeValidator(_by_commas)] = Field(
+        default=(),
+        max_length=1000,
+        description=N_("lengths of steps that follow each other, in place of --max-length"),
     )
     accumulation: int = Field(default=1, ge=1, le=1000, description=N_("micro-batches in one step"))
     num_tags: int = Field(default=21, ge=1, le=100_000, description=N_("tags of the head"))
@@ -98,12 +117,14 @@ class EstimateConfig(BaseModel):
         wrong += [] if self.mode == "embed" else ["every_token"]
         default = type(self).model_fields
         given = [name for name in wrong if getattr(self, name) != default[name].default]
-        if self.batch_size * self.max_length > MOST_TOKENS:
+        if self.lengths and self.max_length != default["max_length"].default:
+            raise ValueError(_("--lengths and --max-length say the same thing: give one of them"))
+        if self.batch_size * self.longest > MOST_TOKENS:
             raise ValueError(
                 _(
                     "--batch-size {batch} with --max-length {length}: more than {most} tokens in a "
                     "micro-batch, which no card holds"
-                ).format(batch=self.batch_size, length=self.max_length, most=MOST_TOKENS)
+                ).format(batch=self.batch_size, length=self.longest, most=MOST_TOKENS)
             )
         if given:
             raise ValueError(
@@ -113,3 +134,8 @@ class EstimateConfig(BaseModel):
                 )
             )
         return self
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest window."""
+        return max(self.lengths, default=self.max_length)
