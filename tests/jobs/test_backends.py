@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import transformers
 
 from bertfit.data.batches import pad
 from bertfit.data.formats import ReadOptions, read
-from bertfit.engine.onnx_backend import has_onnx
+from bertfit.engine.onnx_backend import has_onnx, onnx_tagger
 from bertfit.engine.openvino_backend import has_openvino
-from bertfit.errors import ConfigError
+from bertfit.errors import ConfigError, ModelError
 from bertfit.jobs.backend_choice import backend_of, other_backends
 from bertfit.jobs.int8 import load_int8
 from bertfit.jobs.predict import Predictor, load
@@ -160,3 +161,19 @@ def test_8_bits_are_refused_where_there_is_no_f1_to_lose(tmp_path: Path) -> None
     with pytest.raises(ConfigError, match="is 0 before anything is rounded") as raised:
         load_int8(str(folder), [dev], max_f1_loss=1.0)
     assert "PER" in str(raised.value)
+
+
+@needs_onnx
+@pytest.mark.parametrize(
+    ("kind", "more"), [("fnet", {}), ("longformer", {"attention_window": 8, "pad_token_id": 1})]
+)
+def test_a_model_that_no_graph_expresses_is_refused_by_name(
+    kind: str, more: dict[str, object]
+) -> None:
+    """FNet's transform has no operator; Longformer's loop is traced for one length."""
+    config = transformers.CONFIG_MAPPING[kind](
+        vocab_size=99, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, **more
+    )
+    model = transformers.AutoModelForTokenClassification.from_config(config)
+    with pytest.raises(ModelError, match=r"--backend onnx: .* --backend torch"):
+        onnx_tagger(model)
