@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from torch import nn
 
 from bertfit.data.batches import pad
 from bertfit.data.formats import ReadOptions, read
+from bertfit.engine.backends import Forward, no_graph
 from bertfit.engine.onnx_backend import has_onnx, onnx_tagger
-from bertfit.engine.openvino_backend import has_openvino
+from bertfit.engine.openvino_backend import has_openvino, openvino_tagger
 from bertfit.errors import ConfigError, ModelError
+from bertfit.jobs import predict
 from bertfit.jobs.backend_choice import backend_of, other_backends
 from bertfit.jobs.int8 import load_int8
 from bertfit.jobs.predict import Predictor, load
@@ -177,3 +180,23 @@ def test_a_model_that_no_graph_expresses_is_refused_by_name(
     model = transformers.AutoModelForTokenClassification.from_config(config)
     with pytest.raises(ModelError, match=r"--backend onnx: .* --backend torch"):
         onnx_tagger(model)
+    if kind == "longformer" and has_openvino():
+        with pytest.raises(ModelError, match=r"--backend openvino: .* --backend torch"):
+            openvino_tagger(model, "fp32")
+
+
+def test_auto_leaves_out_what_cannot_compute_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(model: nn.Module) -> Forward:
+        raise no_graph("onnx", RuntimeError("a loop"))
+
+    monkeypatch.setattr(predict, "other_backends", lambda *asked: {"onnx": refuse})
+    folder = str(save_tiny_tagger(tmp_path / "m", TAGS))
+    said: list[str] = []
+    sample = [Example(id=str(i), text=text) for i, text in enumerate(texts(3))]
+    found = load(folder, device="cpu", backend="auto", sample=sample, say=said.append)
+    assert said == ["--backend auto: onnx cannot compute this model."]
+    assert len(entities(found, texts(3))) == 3
+    with pytest.raises(ModelError, match="a loop"):
+        load(folder, device="cpu", backend="onnx")

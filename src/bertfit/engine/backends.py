@@ -5,15 +5,19 @@ the same whatever computes.
 """
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertfit.config import Precision
 from bertfit.engine.cudnn import without_cudnn
 from bertfit.engine.precision import autocast, dtypes_named
 from bertfit.engine.step import forward, inputs
+from bertfit.errors import ModelError
+from bertfit.language import _
 from bertfit.models.boxes import empty_boxes
 from bertfit.types import Batch
 
@@ -51,6 +55,44 @@ class PlainTagger(nn.Module):
             **empty_boxes(self.model, input_ids),
         ).logits
         return logits
+
+
+def try_out(
+    backend: str,
+    compute: Callable[[dict[str, NDArray[np.int64]]], NDArray[Any]],
+    faults: tuple[type[Exception], ...] = (),
+) -> None:
+    """Compute a graph once on a batch of another shape than it was traced with.
+
+    A loop over pieces of a text, as Longformer's, is traced for one length only; some runtimes
+    then fail, and some give as many tags as the example had.
+
+    Args:
+        backend: its name.
+        compute: runs the graph on named inputs and returns the logits.
+        faults: what it raises where the graph does not fit.
+
+    Raises:
+        ModelError: the graph is of one shape.
+    """
+    ones = np.ones([2 * n + 1 for n in PlainTagger.EXAMPLE["input_ids"].shape], dtype=np.int64)
+    try:
+        shape = compute(dict.fromkeys(PlainTagger.EXAMPLE, ones)).shape[:2]
+    except faults as error:
+        raise no_graph(backend, error) from error
+    if shape != ones.shape:
+        raise no_graph(backend, ValueError(f"{ones.shape} -> {shape}"))
+
+
+def no_graph(backend: str, error: Exception) -> ModelError:
+    """Return the error of a model that a runtime cannot take as a graph."""
+    reason = " ".join(str(error).split())
+    return ModelError(
+        _(
+            "--backend {backend}: this model has no graph for batches of any size ({reason}). "
+            "Leave the flag out, or take --backend torch."
+        ).format(backend=backend, reason=reason if len(reason) <= 200 else reason[:200] + "...")
+    )
 
 
 def torch_encoder(

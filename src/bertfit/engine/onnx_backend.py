@@ -9,19 +9,15 @@ import warnings
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bertfit.engine.backends import Forward, PlainTagger
-from bertfit.errors import ConfigError, ModelError
+from bertfit.engine.backends import Forward, PlainTagger, no_graph, try_out
+from bertfit.errors import ConfigError
 from bertfit.language import _
 from bertfit.types import Batch
-
-if TYPE_CHECKING:
-    from onnxruntime import InferenceSession
 
 OPSET = 18  # the newest that torch's tracing exporter writes without conversion
 
@@ -58,7 +54,13 @@ def onnx_tagger(model: nn.Module, *, int8: bool = False) -> Forward:
         _rounded(graph) if int8 else graph, options, providers=["CPUExecutionProvider"]
     )
     del graph
-    _try_out(session)
+    from onnxruntime.capi import onnxruntime_pybind11_state as faults
+
+    try_out(
+        "onnx",
+        lambda inputs: session.run(None, inputs)[0],
+        (faults.Fail, faults.InvalidArgument, faults.RuntimeException),
+    )
 
     def run(batch: Batch) -> Tensor:
         mask = batch.attention_mask
@@ -94,33 +96,8 @@ def _graph(model: nn.Module) -> bytes:
                 opset_version=OPSET,
             )
         except torch.onnx.errors.OnnxExporterError as error:
-            raise _no_graph(error) from error
+            raise no_graph("onnx", error) from error
     return buffer.getvalue()
-
-
-def _try_out(session: "InferenceSession") -> None:
-    """Run a graph once on a batch of another shape than it was traced with.
-
-    A loop over pieces of a text, as Longformer's, is traced for one length only.
-    """
-    from onnxruntime.capi import onnxruntime_pybind11_state as faults
-
-    shape = tuple(2 * n + 1 for n in PlainTagger.EXAMPLE["input_ids"].shape)
-    ones = np.ones(shape, dtype=np.int64)
-    try:
-        session.run(None, {"input_ids": ones, "attention_mask": ones})
-    except (faults.Fail, faults.InvalidArgument, faults.RuntimeException) as error:
-        raise _no_graph(error) from error
-
-
-def _no_graph(error: Exception) -> ModelError:
-    reason = " ".join(str(error).split())
-    return ModelError(
-        _(
-            "--backend onnx: this model has no graph for batches of any size ({reason}). Leave "
-            "the flag out, or take --backend torch."
-        ).format(reason=reason if len(reason) <= 200 else reason[:200] + "...")
-    )
 
 
 def _rounded(graph: bytes) -> bytes:

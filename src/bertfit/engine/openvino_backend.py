@@ -5,16 +5,20 @@ The graph is made in memory from the loaded model; nothing is written.
 
 import warnings
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from bertfit.config import Precision
-from bertfit.engine.backends import Forward, PlainTagger
+from bertfit.engine.backends import Forward, PlainTagger, no_graph, try_out
 from bertfit.errors import ConfigError
 from bertfit.language import _
 from bertfit.types import Batch
+
+if TYPE_CHECKING:
+    from openvino import InferRequest
 
 
 def has_openvino() -> bool:
@@ -31,11 +35,29 @@ def openvino_tagger(model: nn.Module, precision: Precision) -> Forward:
 
     Raises:
         ConfigError: OpenVINO is not installed.
+        ModelError: the model has what a graph for batches of any size cannot express.
     """
     if not has_openvino():
         raise ConfigError(
             _("--backend openvino: OpenVINO is not installed. pip install 'bertfit[openvino]'")
         )
+    try:
+        request = _request(model, precision)
+    except RuntimeError as error:
+        raise no_graph("openvino", error) from error
+    try_out("openvino", lambda inputs: np.array(request.infer(inputs)[0]), (RuntimeError,))
+
+    def run(batch: Batch) -> Tensor:
+        mask = batch.attention_mask
+        if mask is None:
+            mask = np.ones_like(batch.input_ids)
+        found = request.infer({"input_ids": batch.input_ids, "attention_mask": mask})
+        return torch.from_numpy(np.array(found[0], dtype=np.float32))
+
+    return run
+
+
+def _request(model: nn.Module, precision: Precision) -> "InferRequest":
     import openvino
 
     with torch.inference_mode(), warnings.catch_warnings():
@@ -55,13 +77,4 @@ def openvino_tagger(model: nn.Module, precision: Precision) -> Forward:
             "INFERENCE_NUM_THREADS": torch.get_num_threads(),
         },
     )
-    request = compiled.create_infer_request()
-
-    def run(batch: Batch) -> Tensor:
-        mask = batch.attention_mask
-        if mask is None:
-            mask = np.ones_like(batch.input_ids)
-        found = request.infer({"input_ids": batch.input_ids, "attention_mask": mask})
-        return torch.from_numpy(np.array(found[0], dtype=np.float32))
-
-    return run
+    return compiled.create_infer_request()

@@ -23,7 +23,7 @@ from bertfit.engine.decode import Decoder, Tagged, tag_batch
 from bertfit.engine.device import choose_device
 from bertfit.engine.inference import Batching, batching_of, make_ready, read_as
 from bertfit.engine.precision import choose_precision
-from bertfit.errors import BudgetError
+from bertfit.errors import BudgetError, ModelError
 from bertfit.jobs.backend_choice import Backend, other_backends, tokens_per_second
 from bertfit.jobs.chunks import BATCHES_PER_CHUNK, Chunk, chunks
 from bertfit.jobs.foreign_tags import tag_meaning
@@ -349,7 +349,14 @@ def load(
         trust_remote_code=trust_remote_code,
         dtype=torch.float32 if others else read_as(chosen, number_format),
     )
-    forwards: dict[Backend, Forward] = {name: make(tagger.model) for name, make in others.items()}
+    forwards: dict[Backend, Forward] = {}
+    for name, make in others.items():
+        try:
+            forwards[name] = make(tagger.model)
+        except ModelError:
+            if backend != "auto":
+                raise
+            say(_("--backend auto: {name} cannot compute this model.").format(name=name))
     predictor = Predictor(
         tagger,
         device=chosen,
