@@ -10,7 +10,8 @@ from bertfit.errors import ConfigError, ModelError
 from bertfit.memory.device import resolve_device
 from bertfit.planning.capacity import capacity
 from bertfit.planning.estimate import estimate_memory
-from bertfit.planning.request import estimate, lever_steps, model_builder, settings_of
+from bertfit.planning.lever_steps import lever_steps
+from bertfit.planning.request import estimate, model_builder, settings_of
 from bertfit.planning.request_config import EstimateConfig
 
 SMALL = {"model": "hfl/rbt3", "gpu": "rtx-3050-4gb", "max_length": 64, "batch_size": 4}

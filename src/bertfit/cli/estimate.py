@@ -1,6 +1,6 @@
 """`bertfit estimate`: what a job needs on a card, and what would change it."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,6 +10,9 @@ from bertfit.config import validated
 from bertfit.language import _
 from bertfit.planning.request_config import EstimateConfig
 from bertfit.units import format_bytes
+
+if TYPE_CHECKING:
+    from bertfit.types import MemoryEstimate
 
 
 def _estimate(
@@ -23,14 +26,14 @@ def _estimate(
 ) -> int:
     asked = validated(EstimateConfig, fields)
     from bertfit.diagnose.explain import compare, explain
-    from bertfit.planning.request import estimate, lever_steps, within_positions
+    from bertfit.planning.request import estimate, within_positions
 
     whole = asked.max_length
     asked = within_positions(asked)
     found, device, settings = estimate(asked)
     fits = found.required_bytes <= device.total_bytes
-    effects = compare(found, lever_steps(asked)) if levers else []
     if as_json:
+        effects = compare(found, _lever_steps(asked)) if levers else []
         print_json(
             {
                 "model": asked.model,
@@ -80,9 +83,17 @@ def _estimate(
             ),
             style="dim",
         )
-    if effects:
-        print_effects(effects)
+    if levers:
+        print_effects(compare(found, _lever_steps(asked)))
     return 0 if fits else 3
+
+
+def _lever_steps(asked: EstimateConfig) -> "dict[str, MemoryEstimate]":
+    from tqdm import tqdm
+
+    from bertfit.planning.lever_steps import lever_steps
+
+    return lever_steps(asked, lambda rows: tqdm(rows, desc=_("levers"), delay=2, leave=False))
 
 
 command = with_fields(_estimate, EstimateConfig.model_fields)

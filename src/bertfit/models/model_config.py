@@ -77,7 +77,12 @@ def config_fields(folder: Path) -> dict[str, Any]:
                 )
             )
     fields: dict[str, Any] = config.to_dict()
+    if _EXPERTS in raw:  # a setting of how to run it, which `to_dict` leaves out
+        fields[_EXPERTS] = raw[_EXPERTS]
     return fields
+
+
+_EXPERTS = "experts_implementation"
 
 
 # What a config.json must say; transformers fills the rest with the defaults of the family.
