@@ -15,7 +15,7 @@ from bertfit.engine.fence import set_expandable_segments
 from bertfit.planning import estimate, program
 from bertfit.planning.levers import EmbedSettings, PredictSettings, TrainSettings
 from bertfit.types import DeviceSpec
-from stub import Stub, serve
+from stub import serve
 
 NUM_TAGS = 9
 ROUNDS = 3  # of the job's steps or batches; the peak is steady by then
@@ -252,37 +252,32 @@ def run_one(job):
     }
 
 
-def compare_all(only=None):
-    """Run every job on the stub runtime and predict it; yields rows as `memory_truth` has them."""
-    card = Stub(__file__)
-    for number, job in enumerate(jobs()):
-        if only and number not in only:
-            continue
-        truth = card.run(job)
-        if "failed" in truth:
-            raise SystemExit(f"{job}: {truth['failed']}")
-        device = DeviceSpec(
-            name="phantom",
-            total_bytes=1 << 38,
-            context_bytes=0,
-            compute_capability=tuple(map(int, job["sm"].split("."))),
-            multiprocessors=truth["multiprocessors"],
-            peak_flops=1.0,
-            memory_bandwidth=1.0,
-            bf16=True,
-        )
-        found = estimate.simulate(lambda job=job: build(job), settings_of(job), device)
-        allocator = found.allocator
-        yield {
-            "number": number,
-            "job": job,
-            "oom": False,
-            "verdict_wrong": False,
-            "judged": True,
-            "reserved": allocator.peak_reserved_bytes / truth["max_memory_reserved"] - 1,
-            "allocated": allocator.peak_allocated_bytes / truth["max_memory_allocated"] - 1,
-            "requested": allocator.peak_requested_bytes / truth["max_requested"] - 1,
-        }
+def compare(number, job, card):
+    """Run a job on the stub runtime and predict it; returns a row as `memory_truth` has them."""
+    truth = card.run(job)
+    if "failed" in truth:
+        raise RuntimeError(f"on the stub runtime: {truth['failed']}")
+    device = DeviceSpec(
+        name="phantom",
+        total_bytes=1 << 38,
+        context_bytes=0,
+        compute_capability=tuple(map(int, job["sm"].split("."))),
+        multiprocessors=truth["multiprocessors"],
+        peak_flops=1.0,
+        memory_bandwidth=1.0,
+        bf16=True,
+    )
+    allocator = estimate.simulate(lambda: build(job), settings_of(job), device).allocator
+    return {
+        "number": number,
+        "job": job,
+        "oom": False,
+        "verdict_wrong": False,
+        "judged": True,
+        "reserved": allocator.peak_reserved_bytes / truth["max_memory_reserved"] - 1,
+        "allocated": allocator.peak_allocated_bytes / truth["max_memory_allocated"] - 1,
+        "requested": allocator.peak_requested_bytes / truth["max_requested"] - 1,
+    }
 
 
 if __name__ == "__main__":

@@ -185,6 +185,21 @@ def compare(number, case, result, models):
     }
 
 
+def row_of(compare, number, case, *others, key="case"):
+    """Compare a case; one that cannot be compared is a wrong row, and the others go on."""
+    try:
+        return compare(number, case, *others)
+    except Exception as error:  # noqa: BLE001 (whatever it is, the row says it)
+        return {
+            "number": number,
+            key: case,
+            "failed": f"{type(error).__name__}: {error}",
+            "oom": False,
+            "verdict_wrong": True,
+            "judged": False,
+        }
+
+
 def summarize(rows):
     judged = [row for row in rows if row["judged"]]
     summary = {"cases": len(rows)}
@@ -196,10 +211,14 @@ def summarize(rows):
             "max_under": max(0.0, -min(errors)),
         }
     summary["verdicts_wrong"] = sum(row["verdict_wrong"] for row in rows)
+    summary["failed"] = sum("failed" in row for row in rows)  # each is a wrong verdict too
     return summary
 
 
 def describe(row):
+    if "failed" in row:
+        what = json.dumps(row.get("job") or row.get("case"))
+        return f"{row['number']:4d} FAILED {row['failed']} {what}"
     errors = f"{row['number']:4d} {row['reserved']:+8.3%} {row['allocated']:+8.3%}"
     if "job" in row:
         return f"{errors} {json.dumps(row['job'])}"
@@ -225,11 +244,15 @@ def describe(row):
 
 def own(wanted):
     import memory_own
+    import stub
 
-    rows = []
-    for row in memory_own.compare_all(wanted):
+    card, rows = stub.Stub(memory_own.__file__), []
+    jobs = list(memory_own.jobs())
+    for number in wanted or range(len(jobs)):
+        row = row_of(memory_own.compare, number, jobs[number], card, key="job")
         rows.append(row)
         print(describe(row), file=sys.stderr, flush=True)
+    card.close()
     return rows
 
 
@@ -241,6 +264,9 @@ def report(rows, as_json):
     print("largest errors: reserved, allocated")
     for row in sorted((r for r in rows if r["judged"]), key=lambda r: -abs(r["reserved"]))[:10]:
         print(describe(row))
+    for row in rows:
+        if "failed" in row:
+            print(describe(row))
     print(json.dumps(summary, indent=1))
 
 
@@ -261,9 +287,10 @@ def main():
     cases = json.loads(options.cases.read_text())["cases"]
     rows = []
     for number in wanted or range(len(cases)):
-        row = compare(number, cases[number]["case"], cases[number]["result"], models)
+        case, result = cases[number]["case"], cases[number]["result"]
+        row = row_of(compare, number, case, result, models)
         rows.append(row)
-        print(describe(row), f"{row['seconds']:.1f} s", file=sys.stderr, flush=True)
+        print(describe(row), f"{row.get('seconds', 0.0):.1f} s", file=sys.stderr, flush=True)
         gc.collect()
     report(rows, options.json)
 

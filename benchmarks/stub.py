@@ -6,12 +6,14 @@ runtime preloaded. Each job is a process of its own, forked from that one, which
 jobs need and has touched no card.
 """
 
+import fcntl
 import json
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 PHANTOM = Path(__file__).resolve().parents[2] / "shared/tools/phantom_gpu"
@@ -19,9 +21,14 @@ PHANTOM = Path(__file__).resolve().parents[2] / "shared/tools/phantom_gpu"
 
 def build_folder() -> Path:
     """Return the folder of the built runtime, PHANTOM_BUILD or one that is made here."""
-    folder = Path(os.environ.get("PHANTOM_BUILD", Path(tempfile.gettempdir()) / "bertfit-phantom"))
-    if not (folder / "libphantom.so").exists():
-        subprocess.run([PHANTOM / "build.sh", sys.executable, folder], check=True)
+    own = f"bertfit-phantom-{os.getuid()}-{version('torch')}"  # it is built for one torch
+    folder = Path(os.environ.get("PHANTOM_BUILD", Path(tempfile.gettempdir()) / own))
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # whoever comes second waits for what the first builds
+        if not (folder / "libnvidia-ml.so.1").exists():  # the last file that is made
+            build = [PHANTOM / "build.sh", sys.executable, folder]
+            subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
     return folder
 
 

@@ -3,14 +3,12 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import torch
-from tests.shared import shared
+from tests.shared import stub_runtime
 
 from bertfit.jobs.timing import RUNS, settle_by_clock
 from bertfit.planning.candidates import Candidate
@@ -69,12 +67,10 @@ def test_the_plan_stays_where_the_clock_agrees() -> None:
 @pytest.mark.slow
 def test_a_run_on_a_card_times_three_plans_before_its_first_step(tmp_path: Path) -> None:
     """On the stub runtime: times mean nothing there, but torch believes in the card."""
-    runtime = shared("tools", "phantom_gpu")
-    if torch.version.cuda is None or shutil.which("gcc") is None:
-        pytest.skip("the stub runtime needs the CUDA build of torch and gcc")
-    built = Path(os.environ.get("PHANTOM_BUILD", tmp_path / "phantom"))
-    if not (built / "libphantom.so").exists():
-        subprocess.run([runtime / "build.sh", sys.executable, built], check=True)
+    with stub_runtime():
+        from stub import build_folder
+
+        built = build_folder()
     data, folder = write_corpus(tmp_path / "t.jsonl", 96), tmp_path / "run"
     job = f"--model tiny --train-file {data} --output-dir {folder} --num-train-epochs 1 --lang en"
     done = subprocess.run(
