@@ -1,5 +1,6 @@
 """Word that the machine is about to be taken away: a file that appears, a command that succeeds."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -74,7 +75,9 @@ class _Answer:
             if sys.platform == "win32":
                 self._process.kill()
             else:
-                os.killpg(self._process.pid, signal.SIGKILL)
+                # The thread that waits for it may have seen its end in this moment.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
 
