@@ -7,11 +7,11 @@ import typer
 
 from bertfit.cli.options import with_fields
 from bertfit.cli.output import print_json
-from bertfit.config import validated
 from bertfit.errors import ConfigError
 from bertfit.language import _
 from bertfit.planning.request_config import EstimateConfig
 from bertfit.units import format_bytes
+from bertfit.validation import validated
 
 _SKIPPED = ("batch_size", "max_length", "lengths")
 

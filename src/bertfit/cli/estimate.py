@@ -6,10 +6,10 @@ import typer
 
 from bertfit.cli.options import with_fields
 from bertfit.cli.output import print_json
-from bertfit.config import validated
 from bertfit.language import _
 from bertfit.planning.request_config import EstimateConfig
 from bertfit.units import format_bytes
+from bertfit.validation import validated
 
 if TYPE_CHECKING:
     from bertfit.types import MemoryEstimate

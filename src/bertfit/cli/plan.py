@@ -6,10 +6,10 @@ import typer
 
 from bertfit.cli.options import with_fields
 from bertfit.cli.output import print_json, tell, waiting
-from bertfit.config import validated
 from bertfit.errors import ConfigError
 from bertfit.language import _
 from bertfit.planning.plan_config import PlanConfig
+from bertfit.validation import validated
 
 ALL = "all"
 # They do not change the plan, or name its card. A command of `train` can be planned as it is.

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 
-from bertfit.config import JobConfig, validated
+from bertfit.config import JobConfig
 from bertfit.errors import ConfigError
 from bertfit.jobs.corpus import Corpus
 from bertfit.jobs.run_status import read_status
 from bertfit.language import N_, _
 from bertfit.types import Example
+from bertfit.validation import validated
 
 if TYPE_CHECKING:
     from torch import nn
