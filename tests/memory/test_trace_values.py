@@ -108,6 +108,15 @@ def test_what_is_written_over_by_something_unknown_is_unknown() -> None:
         inside(write, torch.zeros(2, 3))
 
 
+def test_what_an_operation_writes_by_name_is_unknown_afterwards() -> None:
+    def write(x: Tensor) -> object:
+        torch.add(torch.rand(2, 3, device=x.device), 1, out=x)
+        return x.tolist()
+
+    with pytest.raises(ModelError, match="decides by values"):
+        inside(write, torch.zeros(2, 3))
+
+
 @pytest.mark.parametrize(
     "read",
     [

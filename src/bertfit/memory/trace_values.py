@@ -139,10 +139,13 @@ class Values:
         return found.expand(made.shape) if isinstance(found, Tensor) else None
 
     def _mutate(self, func: OpOverload, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        arguments = func._schema.arguments
+        names = (argument.name for argument in arguments)
+        given = {**dict(zip(names, args, strict=False)), **keywords}  # `out` comes by its name
         targets = [
-            argument
-            for argument, kind in zip(args, func._schema.arguments, strict=False)
-            if kind.alias_info is not None and kind.alias_info.is_write
+            given.get(argument.name)
+            for argument in arguments
+            if argument.alias_info is not None and argument.alias_info.is_write
         ]
         for target in _tensors(targets):
             self._unshare(target)
