@@ -8,10 +8,10 @@ from bertfit.errors import ConfigError, ModelError
 from bertfit.language import _
 from bertfit.memory.device import resolve_device
 from bertfit.models.layers import num_layers
+from bertfit.planning.levers import Settings
 from bertfit.planning.request import (
     estimate,
     model_builder,
-    precision_for,
     settings_of,
     within_positions,
 )
@@ -44,7 +44,7 @@ def lever_steps(
     same = asked.model_dump()
     before = settings_of(asked, device)
     found = {}
-    for text, change in watch(_changes(asked)):
+    for text, change in watch(_changes(asked, has_autocast=_has_autocast(before))):
         try:
             changed = EstimateConfig(**{**same, **change})
             if settings_of(changed, device) != before:
@@ -54,7 +54,11 @@ def lever_steps(
     return found
 
 
-def _changes(asked: EstimateConfig) -> list[Change]:
+def _has_autocast(settings: Settings) -> bool:
+    return settings.precision != "fp32" and not settings.pure_16bit
+
+
+def _changes(asked: EstimateConfig, *, has_autocast: bool) -> list[Change]:
     changes: list[Change] = []
     if asked.batch_size > 1:
         half = asked.batch_size // 2
@@ -69,6 +73,8 @@ def _changes(asked: EstimateConfig) -> list[Change]:
         changes.append((f"--max-length {shorter}", {"max_length": shorter}))
     if asked.mode == "train":
         changes += _of_training(asked)
+        if has_autocast:
+            changes.append(("--no-autocast-cache", {"no_autocast_cache": True}))
     changes += [
         ("--expandable-segments", {"expandable_segments": True}),
         ("--full-windows", {"full_windows": True}),
@@ -76,8 +82,7 @@ def _changes(asked: EstimateConfig) -> list[Change]:
     ]
     other = "sdpa" if asked.attn_implementation == "eager" else "eager"
     changes.append((f"--attn-implementation {other}", {"attn_implementation": other}))
-    precision = precision_for(asked.precision, resolve_device(asked.gpu))
-    if precision != "fp32" and not asked.pure_16bit:
+    if has_autocast:
         changes.append(("--precision fp32", {"precision": "fp32", "no_autocast_cache": False}))
     return changes
 
@@ -101,6 +106,4 @@ def _of_training(asked: EstimateConfig) -> list[Change]:
     ]
     for optimizer in ("adamw", "adamw-foreach", "adamw-bf16", "adamw-8bit", "adafactor", "sgd"):
         changes.append((f"--optimizer {optimizer}", {"optimizer": optimizer}))
-    if not asked.pure_16bit and precision_for(asked.precision, resolve_device(asked.gpu)) != "fp32":
-        changes.append(("--no-autocast-cache", {"no_autocast_cache": True}))
     return changes
