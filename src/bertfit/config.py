@@ -177,7 +177,9 @@ class JobConfig(BaseModel):
         default=None, ge=1, description=N_("stop after that many evaluations without a better F1")
     )
     eval_steps: int | None = Field(
-        default=None, ge=1, description=N_("evaluate every so many steps [each epoch]")
+        default=None,
+        ge=1,
+        description=N_("evaluate every so many steps, and at the end [each epoch]"),
     )
     logging_steps: int = Field(
         default=10, ge=1, description=N_("steps between two lines of the log")

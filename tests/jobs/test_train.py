@@ -114,6 +114,27 @@ def test_nothing_held_out_keeps_the_last_model(tmp_path: Path) -> None:
     assert (report.output_dir / "model" / "model.safetensors").is_file()
 
 
+@pytest.mark.parametrize(
+    ("eval_steps", "evaluated"), [(None, [2, 4, 6]), (1, [1, 2, 3, 4, 5, 6]), (4, [4, 6]), (7, [6])]
+)
+def test_dev_is_scored_every_so_many_steps_and_at_the_end(
+    tmp_path: Path, eval_steps: int | None, evaluated: list[int]
+) -> None:
+    data = write_corpus(tmp_path / "t.jsonl", 16)
+    report, __ = run(
+        tmp_path,
+        train_file=data,
+        eval_file=data,
+        batch_size=8,
+        num_train_epochs=3,
+        eval_steps=eval_steps,
+    )
+    scores = json.loads((report.output_dir / "scores.json").read_text())
+    assert [each["step"] for each in scores["evaluations"]] == evaluated
+    assert report.scores is not None
+    assert (report.output_dir / "model" / "config.json").is_file()
+
+
 def test_several_train_files_are_read_together(tmp_path: Path) -> None:
     files = [write_corpus(tmp_path / f"{i}.jsonl", 20, seed=i) for i in range(3)]
     report, __ = run(tmp_path, train_file=files, eval_fraction=0, batch_size=20)

@@ -303,8 +303,8 @@ class _Training:
                 bar.update()
                 if self.at.step % self.job.logging_steps == 0:
                     self._read_log(bar)
-            every = self.job.eval_steps
-            if self.at.step % every == 0 if every else number == len(steps):
+            # At the end in any case: the model that is kept is one that was scored.
+            if at % (self.job.eval_steps or len(steps)) == 0 or at == self.num_steps:
                 self._read_log(bar)
                 if self.lessons.dev and self._evaluate(epoch + 1, bar):
                     return True
