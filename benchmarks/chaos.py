@@ -111,6 +111,12 @@ def result(output: Path) -> dict[str, object]:
     }
 
 
+def has_ended(output: Path) -> bool:
+    """Say whether a run came to its end; its process may live on for some milliseconds."""
+    status = output / "run.json"
+    return status.exists() and json.loads(status.read_bytes())["state"] == "finished"
+
+
 def disturb(
     data: Path, output: Path, kind: signal.Signals, after: float, limit: float
 ) -> tuple[int, float] | None:
@@ -129,7 +135,7 @@ def disturb(
     lived = time.monotonic() - sent
     if code is None:
         raise SystemExit(f"{output}: alive {limit} s after {kind.name}")
-    if code == DONE:
+    if code == DONE or has_ended(output):
         return 1, lived
     if kind == signal.SIGTERM and code not in (STOPPED, -signal.SIGTERM):
         raise SystemExit(f"{output}: exit code {code} after SIGTERM")
@@ -137,7 +143,8 @@ def disturb(
         code = wait(start(data, output, 1))
         if code == DONE:
             return attempt, lived
-    raise SystemExit(f"{output}: the same command again ends with {code}")
+    said = (output.parent / f"{output.name}.log").read_text(encoding="utf-8")
+    raise SystemExit(f"{output}: the same command again ends with {code}:\n{said}")
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ from bertfit.config import JobConfig
 from bertfit.errors import ConfigError
 from bertfit.jobs.checkpoints import Disk
 from bertfit.jobs.resume import is_same_command, is_unfinished, may_go_on
-from bertfit.jobs.run_status import OWN_FILES
+from bertfit.jobs.run_status import OWN_FILES, read_status
 from bertfit.jobs.runs import refuse_at_work
 from bertfit.language import _
 from bertfit.types import MemorySample, Scores, StepRecord
@@ -69,12 +69,7 @@ class RunFolder:
             if is_unfinished(path):
                 return may_go_on(path, job)
             if not job.overwrite:
-                raise ConfigError(
-                    _(
-                        "--output-dir {path}: is not empty. Name another folder, or say "
-                        "--overwrite to replace the run in it."
-                    ).format(path=path)
-                )
+                raise ConfigError(_taken(path))
             if not (path / "job.yaml").is_file():
                 raise ConfigError(
                     _(
@@ -245,6 +240,19 @@ def _write_new_job(path: Path, job: JobConfig) -> Path:
     new = path / "job.yaml.new"
     new.write_text(text, encoding="utf-8")
     return new
+
+
+def _taken(path: Path) -> str:
+    status = read_status(path)
+    if status is not None and status.state == "finished":
+        return _(
+            "--output-dir {path}: is not empty: the run in it came to its end, and its model is "
+            "in {model}. Name another folder, or say --overwrite to replace that run."
+        ).format(path=path, model=path / "model")
+    return _(
+        "--output-dir {path}: is not empty. Name another folder, or say --overwrite to replace "
+        "the run in it."
+    ).format(path=path)
 
 
 def _unwritable(path: Path, error: OSError) -> ConfigError:
