@@ -7,6 +7,9 @@ LOWEST := .venv-lowest
 DEMO_LANG ?= en
 TEST_MODELS := .test-models
 MAKE_MODELS := ../shared/tools/get_test_models.py
+# One thread each: as many tests at once as there are cores to spare.
+WORKERS ?= 2
+PYTEST := -m pytest -n $(WORKERS) --dist worksteal
 export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
 
@@ -26,15 +29,15 @@ demo: $(READY)
 
 # Everything a change must pass.
 test: $(READY)
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	$(BIN)/python $(PYTEST) -m "not slow and not gpu"
 
 # The long forms as well, with real weights where the script that makes them is at hand, and the
 # lowest versions that are supported.
 test-all: $(READY) $(TEST_MODELS) test-lowest
-	BERTFIT_EXAMPLES=new BERTFIT_TEST_MODELS=$(abspath $(TEST_MODELS)) $(BIN)/python -m pytest -m "not gpu"
+	BERTFIT_EXAMPLES=new BERTFIT_TEST_MODELS=$(abspath $(TEST_MODELS)) $(BIN)/python $(PYTEST) -m "not gpu"
 
 test-lowest: $(LOWEST)/.ready
-	$(LOWEST)/bin/python -m pytest -m "not slow and not gpu"
+	$(LOWEST)/bin/python $(PYTEST) -m "not slow and not gpu"
 
 $(LOWEST)/.ready: pyproject.toml constraints-lowest.txt Makefile
 	$(PYTHON) -m venv $(LOWEST)
