@@ -2,6 +2,8 @@
 
     python benchmarks/memory_truth.py [--cases FILE] [--json] [--only N,N] [--own]
 
+Exit code: 0; 1 where a case failed or a verdict is wrong; 2 for an argument that makes no sense.
+
 The truth is a file of cases with their results (see ../shared/data/memory_truth). Each case is
 traced with the plain loop that made the truth, replayed in the simulated allocator, and compared.
 """
@@ -242,13 +244,28 @@ def describe(row):
     return f"{errors} {model} {case['batch']}x{length} {' '.join(flags)}{verdict}"
 
 
-def own(wanted):
+def chosen(parser, only, num_cases):
+    """Read `--only`; without it, every number."""
+    if only is None:
+        return range(num_cases)
+    try:
+        numbers = [int(part) for part in only.split(",")]
+    except ValueError:
+        numbers = [-1]
+    if not all(0 <= number < num_cases for number in numbers):
+        message = f"--only {only}: give numbers from 0 to {num_cases - 1}, by commas: 3,14"
+        parser.exit(2, f"error: {message}\n")
+    return numbers
+
+
+def own(parser, only):
     import memory_own
     import stub
 
-    card, rows = stub.Stub(memory_own.__file__), []
     jobs = list(memory_own.jobs())
-    for number in wanted or range(len(jobs)):
+    numbers = chosen(parser, only, len(jobs))
+    card, rows = stub.Stub(memory_own.__file__), []
+    for number in numbers:
         row = row_of(memory_own.compare, number, jobs[number], card, key="job")
         rows.append(row)
         print(describe(row), file=sys.stderr, flush=True)
@@ -257,10 +274,12 @@ def own(wanted):
 
 
 def report(rows, as_json):
+    """Print the summary, and say by the exit code whether all is as it should be."""
     summary = summarize(rows)
+    code = 1 if summary["verdicts_wrong"] or summary["failed"] else 0
     if as_json:
         print(json.dumps(summary))
-        return
+        return code
     print("largest errors: reserved, allocated")
     for row in sorted((r for r in rows if r["judged"]), key=lambda r: -abs(r["reserved"]))[:10]:
         print(describe(row))
@@ -268,6 +287,7 @@ def report(rows, as_json):
         if "failed" in row:
             print(describe(row))
     print(json.dumps(summary, indent=1))
+    return code
 
 
 def main():
@@ -277,23 +297,21 @@ def main():
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--own", action="store_true", help="bertfit's own step, measured here")
     options = parser.parse_args()
-    wanted = [int(n) for n in options.only.split(",")] if options.only else None
     if options.own:
-        report(own(wanted), options.json)
-        return
+        return report(own(parser, options.only), options.json)
     sys.path.insert(0, str(SHARED / "tools/phantom_gpu"))
     import models
 
     cases = json.loads(options.cases.read_text())["cases"]
     rows = []
-    for number in wanted or range(len(cases)):
+    for number in chosen(parser, options.only, len(cases)):
         case, result = cases[number]["case"], cases[number]["result"]
         row = row_of(compare, number, case, result, models)
         rows.append(row)
         print(describe(row), f"{row.get('seconds', 0.0):.1f} s", file=sys.stderr, flush=True)
         gc.collect()
-    report(rows, options.json)
+    return report(rows, options.json)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
