@@ -1,5 +1,6 @@
 from collections.abc import Callable
 from functools import partial
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from bertfit.errors import ModelError
+from bertfit.memory import trace_values
 from bertfit.memory.device import resolve_device
 from bertfit.memory.kernels import Chip
 from bertfit.memory.trace import record
@@ -54,6 +56,7 @@ class Says(nn.Module):
         return x.tolist(), bool(x.any()), bool((x == 1).all()), x.nonzero().shape
 
 
+@pytest.mark.parametrize("once_bytes", [0, trace_values._ONCE_BYTES])
 @settings(max_examples=150, deadline=None)
 @given(
     steps=st.lists(st.integers(0, len(STEPS) - 1), max_size=6),
@@ -61,11 +64,11 @@ class Says(nn.Module):
     seed=st.integers(0, 99),
 )
 def test_what_follows_from_a_batch_is_what_torch_computes(
-    steps: list[int], shape: tuple[int, int], seed: int
+    once_bytes: int, steps: list[int], shape: tuple[int, int], seed: int
 ) -> None:
     host = torch.from_numpy(np.random.default_rng(seed).integers(0, 4, shape))
     before = host.clone()
-    with record(AMPERE):
+    with record(AMPERE), patch.object(trace_values, "_ONCE_BYTES", once_bytes):
         found = Says(steps)(host.to("cuda"))
     assert found == Says(steps)(host)
     assert torch.equal(host, before)
@@ -90,6 +93,21 @@ def test_writing_into_a_view_changes_what_is_known_of_the_whole() -> None:
         return shifted.tolist()
 
     assert inside(write, torch.tensor([[1, 2, 3], [4, 5, 6]])) == [[9, 1, 2], [9, 4, 5]]
+
+
+def test_equal_values_lie_in_one_place_until_one_is_written_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trace_values, "_ONCE_BYTES", 0)
+    with record(AMPERE) as trace:
+        x = torch.tensor([[1, 2], [3, 4]]).to("cuda")
+        one, other = x * 3, x * 3
+        places = [trace.values.of(each).data_ptr() for each in (one, other)]
+        assert places[0] == places[1]
+        one.fill_(7)
+        one[0] += 1
+        assert trace.values.of(one).tolist() == [[8, 8], [7, 7]]
+        assert trace.values.of(other).tolist() == [[3, 6], [9, 12]]
 
 
 def test_the_batch_of_the_host_is_never_written_to() -> None:

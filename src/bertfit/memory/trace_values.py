@@ -7,9 +7,11 @@ is computed once more on the host. Weights and activations are never known.
 from collections.abc import Iterable, Iterator
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
+import xxhash
 from torch import Tensor
 from torch._ops import OpOverload
 
@@ -18,6 +20,8 @@ aten = torch.ops.aten
 # Masks that are spread over pairs of tokens decide nothing, and cost time.
 _ALWAYS = 1 << 20  # elements
 _MOST_BYTES = 1 << 27
+# From here on, equal values lie in one place: DeBERTa makes the same table in each of its layers.
+_ONCE_BYTES = 1 << 16
 
 _UNKNOWN = {
     aten.empty.memory_format,
@@ -33,6 +37,9 @@ _NEVER = {aten.isnan.default, aten.isinf.default}
 _Layout: TypeAlias = tuple[torch.Size, tuple[int, ...], int]
 
 
+_Content: TypeAlias = tuple[str, torch.dtype, torch.Size]
+
+
 class _Known(NamedTuple):
     layout: _Layout
     value: Tensor
@@ -43,6 +50,7 @@ class Values:
 
     def __init__(self) -> None:
         self._of: dict[int, _Known] = {}
+        self._equal: WeakValueDictionary[_Content, Tensor] = WeakValueDictionary()
 
     def of(self, tensor: Tensor) -> Tensor | None:
         """Return the values of a tensor, on the host, or None. They are not to be changed."""
@@ -107,7 +115,15 @@ class Values:
             found = _compute(func, *read)
         for x, value in zip(_tensors((out,)), _tensors((found,)), strict=False):
             if x.is_meta and x.shape == value.shape:
-                self.know(x, value)
+                self.know(x, self._once(value))
+
+    def _once(self, value: Tensor) -> Tensor:
+        """Return equal values that are known already, or these."""
+        if not _may_be_shared(value):
+            return value
+        data = value.reshape(-1).view(torch.uint8).numpy().data
+        content = xxhash.xxh3_128_hexdigest(data), value.dtype, value.shape
+        return self._equal.setdefault(content, value)
 
     def _most(self, made: Tensor, args: tuple[Any, ...]) -> int:
         """Return how many elements of a result are computed at most."""
@@ -159,12 +175,16 @@ class Values:
                 self.forget(key)
 
     def _unshare(self, target: Tensor) -> None:
-        """Give each element a place of its own, before it is written into."""
+        """Give a tensor and its elements places of their own, before it is written into."""
+        key = target.untyped_storage()._cdata
+        known = self._of.get(key) if target.is_meta else None
+        if known is not None and _may_be_shared(known.value):
+            self._of[key] = known._replace(value=known.value.clone())
         value = self.of(target) if target.is_meta else None
         if value is None or not _is_broadcast(value):
             return
         if value.numel() > _ALWAYS:
-            self.forget(target.untyped_storage()._cdata)
+            self.forget(key)
         else:
             self.know(target, value.contiguous())
 
@@ -198,6 +218,11 @@ def _layout(tensor: Tensor) -> _Layout:
 
 def _room(value: Tensor) -> int:
     return value.untyped_storage().nbytes() // value.element_size()
+
+
+def _may_be_shared(value: Tensor) -> bool:
+    whole = value.untyped_storage().nbytes() == value.nbytes
+    return whole and value.nbytes >= _ONCE_BYTES and value.is_contiguous()
 
 
 def _is_pointwise(func: OpOverload) -> bool:
