@@ -82,6 +82,9 @@ def work(what, model):
     """Return the seconds of one kind of question, in this process."""
     if what.startswith("plan="):
         return plan(model, what.removeprefix("plan="))
+    from bertfit.memory.host import map_large_blocks
+
+    map_large_blocks()  # as the commands do
     begun = time.perf_counter()
     imports()
     imported = time.perf_counter()

@@ -1,5 +1,8 @@
 """What a process may take of the machine: what is free, less what its control groups forbid."""
 
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -7,6 +10,30 @@ import pytest
 
 from bertfit.memory.host import available_bytes
 from bertfit.units import GIB
+
+HOLES = """
+import sys
+import numpy as np
+import psutil
+from bertfit.memory.host import map_large_blocks
+if sys.argv[1] == "mapped":
+    map_large_blocks()
+np.ones(16 << 20, np.uint8)  # from here on the C library keeps what is smaller
+begun = psutil.Process().memory_info().rss
+both = [(np.ones(1 << 20, np.uint8), np.ones(100_000, np.uint8)) for __ in range(64)]
+small = [each for __, each in both]
+del both
+print((psutil.Process().memory_info().rss - begun) >> 20)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
+def test_large_blocks_leave_no_holes_behind() -> None:
+    kept, mapped = (
+        int(subprocess.check_output([sys.executable, "-c", HOLES, how]))
+        for how in ("kept", "mapped")
+    )
+    assert mapped < 10 and kept > 50, (mapped, kept)  # MiB
 
 
 @pytest.fixture(autouse=True)

@@ -37,9 +37,11 @@ def _capacity(
         raise ConfigError(_("--precision and --precisions say the same thing: give one of them."))
     questions = [validated(EstimateConfig, {**fields, "precision": row}) for row in rows]
     wanted = _lengths(lengths)
+    from bertfit.memory.host import map_large_blocks
     from bertfit.planning.capacity import LENGTHS, capacity
     from bertfit.planning.request import card_precision
 
+    map_large_blocks()
     table = [capacity(question, wanted or None) for question in questions]
     device = table[0][1]
     names = [question.precision or card_precision(device) for question in questions]

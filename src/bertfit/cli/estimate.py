@@ -26,8 +26,10 @@ def _estimate(
 ) -> int:
     asked = validated(EstimateConfig, fields)
     from bertfit.diagnose.explain import compare, explain
+    from bertfit.memory.host import map_large_blocks
     from bertfit.planning.request import estimate, within_positions
 
+    map_large_blocks()
     whole = asked.max_length
     asked = within_positions(asked)
     found, device, settings = estimate(asked)

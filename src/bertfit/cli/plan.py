@@ -41,7 +41,9 @@ def _plan(
 ) -> int:
     asked = validated(PlanConfig, {**fields, "gpu": _card_of(fields["gpu"], fields["device"])})
     from bertfit.jobs.plan import plan
+    from bertfit.memory.host import map_large_blocks
 
+    map_large_blocks()
     if asked.gpu == ALL:
         return _rank(asked, as_json)
     with waiting(_("Planning: steps are traced, not run")):
