@@ -11,7 +11,7 @@ import pytest
 
 from bertfit.cli import main
 from bertfit.config import JobConfig, job_config
-from bertfit.errors import ConfigError
+from bertfit.errors import BertfitError, ConfigError
 from bertfit.jobs import checkpoints, detach
 from bertfit.jobs import train as train_module
 from bertfit.jobs.checkpoints import Disk
@@ -178,6 +178,44 @@ def test_a_background_run_that_fails_in_a_new_folder_leaves_its_job(
     assert is_unfinished(tmp_path / "new" / "run"), "so that the same command finds it"
     write_corpus(tmp_path / "bad.json", 40)
     assert detached(command(job, tmp_path / "bad.json"))() == 0
+
+
+IMPOSSIBLE = {
+    "attn_kernel": "flash",
+    "activation_checkpointing": 99,
+    "allow": "frozen-layers=99",
+    "budget": "1MiB",
+}
+
+
+@pytest.mark.parametrize("lever", IMPOSSIBLE)
+def test_a_finished_run_outlives_a_lever_that_is_not_to_be_had(
+    lever: str, job: JobConfig, tmp_path: Path
+) -> None:
+    before = left(tmp_path / "run")
+    values = asked(tmp_path / "run", job.train_file[0])
+    with pytest.raises(BertfitError):
+        run(job_config({**values, "overwrite": True, lever: IMPOSSIBLE[lever]}))
+    assert left(tmp_path / "run") == before
+    assert not is_unfinished(tmp_path / "run")
+
+
+@pytest.mark.parametrize("lever", IMPOSSIBLE)
+def test_a_lever_that_is_not_to_be_had_leaves_no_unfinished_run(
+    lever: str, job: JobConfig, tmp_path: Path
+) -> None:
+    values = asked(tmp_path / "new", job.train_file[0])
+    with pytest.raises(BertfitError):
+        run(job_config({**values, lever: IMPOSSIBLE[lever]}))
+    run(job_config(values))
+
+
+def test_a_run_without_a_plan_leaves_no_plan_of_the_run_before(
+    job: JobConfig, tmp_path: Path
+) -> None:
+    (tmp_path / "run" / "plan.json").write_text("{}")
+    run(job_config({**asked(tmp_path / "run", job.train_file[0]), "overwrite": True}))
+    assert not (tmp_path / "run" / "plan.json").exists()
 
 
 # ---- checkpoints that cannot be gone on from -------------------------------------------------

@@ -112,7 +112,7 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
             # First: a folder with a job is known as a run, if a kill comes in between.
             cls.write_job(path, job)
-            for name in ("steps.jsonl", "memory.jsonl", "scores.json"):
+            for name in ("plan.json", "steps.jsonl", "memory.jsonl", "scores.json"):
                 (path / name).unlink(missing_ok=True)
         except OSError as error:
             raise _unwritable(path, error) from None

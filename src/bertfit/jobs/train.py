@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
 from typing import NoReturn
@@ -127,18 +127,20 @@ def train(
             identity=identity,
             checkpoint=find_checkpoint(store, identity, job.overwrite, say) if goes_on else None,
         )
-        run = RunFolder.open(output, job, survival.step)
-        record.begin()
         name = register(output)
         stack.enter_context(fence(place.device, job.budget, place.context_bytes))
-        stack.enter_context(run)
         lessons = make_lessons(corpus, tagger, job.model, say)
         tagger, lessons = cut_to_data(job, corpus, tagger, lessons, say)
         rows = keep_rows(tagger.model, lessons.piece_ids(tagger))
         # Settings are decided here: texts and model are known, nothing is on the device yet.
-        settled = settle(job, place, tagger, lessons, run, say)
+        settled = settle(job, place, tagger, lessons, say)
         place = workplace_of(job, settled.settings)
         steps = make_steps(job, tagger, place, survival.stops, say, settled=settled)
+        # A run that cannot be made takes no older one's place.
+        run = stack.enter_context(RunFolder.open(output, job, survival.step))
+        record.begin()
+        if settled.plan is not None:
+            run.write_plan(asdict(settled.plan))
         if len(settled.timed) > 1 and not cuts:
             first = steps_of_epoch(len(corpus.train), job.batch_size, job.seed, 0)[0]
             settle_by_clock(steps, settled.timed, lessons.of(first), say)

@@ -1,6 +1,6 @@
 """The settings of a run on a card: planned from its model and texts, before anything is made."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import psutil
 
@@ -10,7 +10,6 @@ from bertfit.errors import ConfigError, ModelError
 from bertfit.jobs.corpus import Say
 from bertfit.jobs.lessons import Lessons
 from bertfit.jobs.plan import profile_of, windows_in_step
-from bertfit.jobs.run_folder import RunFolder
 from bertfit.jobs.trade_offs import lever_settings
 from bertfit.language import _
 from bertfit.memory.host import available_bytes
@@ -45,17 +44,14 @@ class Settled:
     timed: tuple[Candidate, ...] = ()
 
 
-def settle(
-    job: JobConfig, place: Workplace, tagger: Tagger, lessons: Lessons, run: RunFolder, say: Say
-) -> Settled:
-    """Decide the levers of a run; on a card by a plan, which is said and kept in the run folder.
+def settle(job: JobConfig, place: Workplace, tagger: Tagger, lessons: Lessons, say: Say) -> Settled:
+    """Decide the levers of a run; on a card by a plan, which is said.
 
     Args:
         job: what is asked; levers that it sets are kept to.
         place: where it trains.
         tagger: on the host, with the rows it trains.
         lessons: its texts.
-        run: gets `plan.json`.
         say: told what was chosen.
 
     Raises:
@@ -85,7 +81,6 @@ def settle(
         return Settled(
             settings=settings, micro_batch_tokens=job.micro_batch_tokens or CARD_MICRO_BATCH_TOKENS
         )
-    run.write_plan(asdict(plan))
     say(_in_words(plan, place, job.budget or place.total_bytes))
     return Settled(
         settings=plan.settings,
