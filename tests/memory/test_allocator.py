@@ -130,6 +130,40 @@ def test_an_expandable_segment_returns_pages_that_are_wholly_free() -> None:
     assert allocator.num_alloc_retries == 1
 
 
+def test_of_equal_free_blocks_the_one_in_the_oldest_segment_is_taken() -> None:
+    allocator = CachingAllocator(60 * MIB)
+    first, old = must(allocator.malloc(20 * MIB)), must(allocator.malloc(12 * MIB))
+    allocator.free(first)
+    must(allocator.malloc(30 * MIB))  # the first segment goes back to the driver
+    assert allocator.num_alloc_retries == 1
+    new = must(allocator.malloc(12 * MIB))  # the driver may well put it where the first one lay
+    allocator.free(new)
+    allocator.free(old)
+    assert allocator.malloc(12 * MIB) is old
+
+
+def test_an_expandable_segment_ends_at_9_8_of_the_card_and_another_begins() -> None:
+    allocator = CachingAllocator(80 * MIB, expandable_segments=True)  # addresses for 100 MiB
+    blocks = [must(allocator.malloc(20 * MIB)) for _ in range(4)]
+    for block in blocks[::2]:
+        allocator.free(block)
+    wide = must(allocator.malloc(40 * MIB))  # 20 MiB of addresses are left behind the blocks
+    assert wide.prev is None
+    assert allocator.num_segments == 2
+    for block in (wide, *blocks[1::2]):
+        allocator.free(block)
+    allocator.empty_cache()
+    assert allocator.num_segments == 0
+
+
+def test_a_card_with_a_context_has_more_addresses_than_memory_for_pytorch() -> None:
+    allocator = CachingAllocator(80 * MIB, card_bytes=110 * MIB, expandable_segments=True)
+    blocks = [must(allocator.malloc(20 * MIB)) for _ in range(4)]
+    for block in blocks[::2]:
+        allocator.free(block)
+    assert must(allocator.malloc(40 * MIB)).prev is blocks[3]
+
+
 def test_empty_cache_keeps_what_is_in_use() -> None:
     allocator = CachingAllocator()
     must(allocator.malloc(100))

@@ -22,6 +22,7 @@ from bertfit.memory.blocks import (
     round_size,
 )
 from bertfit.memory.driver import ENDLESS_BYTES, DriverMemory
+from bertfit.memory.kernels import round_up
 from bertfit.types import MemoryEvent
 
 
@@ -52,6 +53,8 @@ class CachingAllocator:
     Args:
         capacity_bytes: What the driver can hand out: the card's memory less the context. None is
             without end.
+        card_bytes: The card's whole memory, by which expandable segments are laid out; the capacity
+            where it is not given.
         reserved_limit_bytes: `torch.cuda.set_per_process_memory_fraction` in bytes.
         expandable_segments: As in `PYTORCH_ALLOC_CONF`.
         max_split_size_bytes: As `max_split_size_mb` in `PYTORCH_ALLOC_CONF`, in bytes.
@@ -61,11 +64,13 @@ class CachingAllocator:
         self,
         capacity_bytes: int | None = None,
         *,
+        card_bytes: int | None = None,
         reserved_limit_bytes: int | None = None,
         expandable_segments: bool = False,
         max_split_size_bytes: int | None = None,
     ) -> None:
         self.driver = DriverMemory(capacity_bytes)
+        self.card_bytes = card_bytes or capacity_bytes
         self.reserved_limit_bytes = reserved_limit_bytes
         self.expandable_segments = expandable_segments
         self.max_split_size_bytes = max_split_size_bytes or 1 << 62
@@ -252,7 +257,6 @@ class CachingAllocator:
         pool.remove(block)
         self.driver.give_back(block.size)
         self.reserved_bytes -= block.size
-        self.driver.unplace(block.address, block.size)
         self.num_segments -= 1
 
     def _release_oversized(self, pool: Pool, size: int) -> bool:
@@ -276,7 +280,7 @@ class CachingAllocator:
     def _release_cached(self, pool: Pool) -> None:
         """Give back every segment, or every page of an expandable one, that is wholly free."""
         for block in [pool.blocks[key] for key in pool.keys]:
-            if block.expandable:
+            if block.origin is not None:
                 self._unmap(pool, block)
             elif block.prev is None and block.next is None:
                 self._release(pool, block)
@@ -290,8 +294,7 @@ class CachingAllocator:
             return None
         while block.size < size:
             after = block.next
-            assert after is not None, "the address space of a segment does not end"
-            if not self._map(pool, after, min(size - block.size, after.size)):
+            if after is None or not self._map(pool, after, min(size - block.size, after.size)):
                 return None
             block = after
         pool.remove(block)
@@ -309,9 +312,11 @@ class CachingAllocator:
                 block = block.next
             if room >= size:
                 return start
-        # One segment for each pool, in an address space of its own.
-        address = ENDLESS_BYTES * (1 if pool.small else 2)
-        fresh = Block(address, ENDLESS_BYTES, expandable=True)
+        space = ENDLESS_BYTES
+        if self.card_bytes:  # `ExpandableSegment`: 1 1/8 of the card
+            space = round_up(self.card_bytes + self.card_bytes // 8, pool.segment_bytes)
+        address = self.driver.reserve(space)
+        fresh = Block(address, space, origin=address)
         fresh.mapped = False
         pool.add_unmapped(fresh)
         self.num_segments += 1
@@ -335,9 +340,9 @@ class CachingAllocator:
         return True
 
     def _unmap(self, pool: Pool, block: Block) -> None:
-        step = pool.segment_bytes
-        origin = block.address & ~(ENDLESS_BYTES - 1)
-        start = origin + -(-(block.address - origin) // step) * step
+        step, origin = pool.segment_bytes, block.origin
+        assert origin is not None, "only expandable segments are unmapped"
+        start = origin + round_up(block.address - origin, step)
         end = origin + (block.address + block.size - origin) // step * step
         if end <= start:
             return
@@ -351,4 +356,8 @@ class CachingAllocator:
         self.driver.give_back(block.size)
         self.reserved_bytes -= block.size
         self._merge(pool, block)
-        pool.add_unmapped(block)
+        if block.prev is None and block.next is None:
+            self.driver.unreserve(block.address, block.size)
+            self.num_segments -= 1
+        else:
+            pool.add_unmapped(block)

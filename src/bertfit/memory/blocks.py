@@ -13,7 +13,7 @@ LARGE_SEGMENT_BYTES = 20 << 20  # kLargeBuffer: requests from 1 to 10 MiB share 
 OWN_SEGMENT_BYTES = 10 << 20  # kMinLargeAlloc: from here on a request gets its own segment
 SEGMENT_ROUNDING_BYTES = 2 << 20  # kRoundLarge
 
-ADDRESS_BITS = 48
+ADDRESS_BITS = 64
 
 
 def round_size(size_bytes: int) -> int:
@@ -24,21 +24,21 @@ def round_size(size_bytes: int) -> int:
 class Block:
     """A run of bytes in a segment. Only the allocator changes it."""
 
-    __slots__ = ("address", "expandable", "free", "mapped", "next", "prev", "requested", "size")
+    __slots__ = ("address", "free", "mapped", "next", "origin", "prev", "requested", "size")
 
-    def __init__(self, address: int, size: int, *, expandable: bool = False) -> None:
+    def __init__(self, address: int, size: int, *, origin: int | None = None) -> None:
         self.address = address
         self.size = size
         self.requested = 0
         self.free = True
         self.mapped = True
-        self.expandable = expandable
+        self.origin = origin  # where its expandable segment begins
         self.prev: Block | None = None
         self.next: Block | None = None
 
     def cut(self, size: int) -> "Block":
         """Keep so many bytes and return the rest as a free block of the same segment."""
-        rest = Block(self.address + size, self.size - size, expandable=self.expandable)
+        rest = Block(self.address + size, self.size - size, origin=self.origin)
         rest.mapped = self.mapped
         rest.prev = self
         rest.next = self.next

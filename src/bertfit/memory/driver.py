@@ -2,8 +2,9 @@
 
 # cuMemGetAllocationGranularity of every card since Pascal.
 PAGE_BYTES = 2 << 20
-# The address space of an expandable segment, of which only a part is ever backed with memory.
+# The address space of an expandable segment where the card has no end.
 ENDLESS_BYTES = 1 << 45
+_TOP = 1 << 47  # of a program's addresses
 
 
 class DriverMemory:
@@ -16,10 +17,8 @@ class DriverMemory:
     def __init__(self, capacity_bytes: int | None) -> None:
         self.capacity_bytes = capacity_bytes
         self.taken_bytes = self.peak_taken_bytes = 0
-        # Addresses decide between free blocks of equal size. They go up, and a gap that a returned
-        # segment leaves is used again.
         self._end = PAGE_BYTES
-        self._gaps: list[tuple[int, int]] = []
+        self._spaces: list[tuple[int, int]] = []  # from the top down
 
     @property
     def free_bytes(self) -> int | None:
@@ -40,29 +39,29 @@ class DriverMemory:
         self.taken_bytes -= _whole_pages(size)
 
     def place(self, size: int) -> int:
-        """Return an address for a segment: that of the first gap that holds it."""
-        for at, (start, end) in enumerate(self._gaps):
-            if end - start >= size:
-                if end - start == size:
-                    del self._gaps[at]
-                else:
-                    self._gaps[at] = (start + size, end)
-                return start
+        """Return an address for a segment, above all earlier ones.
+
+        Of free blocks of equal size PyTorch takes the one whose segment is the oldest, wherever it
+        lies (`BlockComparatorSizeCounterAddress`), so an address is never used again.
+        """
         start = self._end
         self._end += size
         return start
 
-    def unplace(self, address: int, size: int) -> None:
-        """Make the addresses of a segment a gap."""
-        gaps: list[tuple[int, int]] = []
-        for start, end in sorted([*self._gaps, (address, address + size)]):
-            if gaps and gaps[-1][1] == start:
-                gaps[-1] = (gaps[-1][0], end)
-            else:
-                gaps.append((start, end))
-        if gaps and gaps[-1][1] == self._end:
-            self._end = gaps.pop()[0]
-        self._gaps = gaps
+    def reserve(self, size: int) -> int:
+        """Return where an address space begins: at the highest place that has room, as by mmap."""
+        end = _TOP
+        for at, (low, high) in enumerate(self._spaces):
+            if end - high >= size:
+                self._spaces.insert(at, (end - size, end))
+                return end - size
+            end = low
+        self._spaces.append((end - size, end))
+        return end - size
+
+    def unreserve(self, address: int, size: int) -> None:
+        """Take an address space back."""
+        self._spaces.remove((address, address + size))
 
 
 def _whole_pages(size: int) -> int:

@@ -74,6 +74,7 @@ class SimulatedCard:
         self.limit_bytes = self.spec.total_bytes if budget_bytes is None else budget_bytes
         self.allocator = CachingAllocator(
             self.spec.total_bytes - self.spec.context_bytes,
+            card_bytes=self.spec.total_bytes,
             reserved_limit_bytes=self.limit_bytes - self.spec.context_bytes,
             expandable_segments=self._expandable_segments,
         )
