@@ -107,6 +107,21 @@ def compose(device: torch.device) -> None:
     sum(part.float() for part in parts).backward()
 
 
+def activate(device: torch.device) -> None:
+    """Call activations whose backward is a kernel of its own on a card, and compare numbers."""
+    layer = nn.Linear(48, 48).to(device)
+    slope = nn.PReLU().to(device)
+    x = torch.zeros(9, 48).to(device)
+    for function in (
+        *(F.mish, F.silu, F.relu6, F.hardswish, F.hardsigmoid, F.leaky_relu, F.elu, slope),
+        lambda y: torch.maximum(y, x),
+        lambda y: torch.minimum(x, y * 2),
+    ):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            y = layer(x).float()
+        function(function(y)).sum().backward()
+
+
 PROGRAMS: dict[str, Callable[[torch.device], None]] = {
     "fp32_masked": lambda device: train(device, shape=(4, 77)),
     "fp16_eager": lambda device: train(device, shape=(3, 50), eager=True, amp=torch.float16),
@@ -126,4 +141,5 @@ PROGRAMS: dict[str, Callable[[torch.device], None]] = {
     "sorted_embedding": lambda device: train(device, shape=(33, 100), rows=40, fused=False),
     "learnt_bias": learn_a_bias,
     "composed": compose,
+    "activations": activate,
 }

@@ -275,6 +275,18 @@ def _dropout(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> o
     return func(*args, **kwargs)
 
 
+@handles(torch._C._nn.mish, torch._C._nn.mish_)
+def _mish(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> object:
+    """Take SiLU in its place, which makes and keeps the same.
+
+    CUDA has a kernel for the backward of either (aten/src/ATen/native/cuda/ActivationMishKernel.cu
+    and ActivationSiluKernel.cu); without one, torch makes mish's of ten operations.
+    """
+    return (torch._C._nn.silu_ if func is torch._C._nn.mish_ else torch._C._nn.silu)(
+        *args, **kwargs
+    )
+
+
 @handles(Tensor.backward, torch.autograd.backward)
 def _backward(face: CudaFace, func: Call, args: Arguments, kwargs: Keywords) -> object:
     """Run the engine under the mode: what hooks run in it (checkpoints) is Python again."""

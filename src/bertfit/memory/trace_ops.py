@@ -182,6 +182,11 @@ class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Say whether autograd's engine itself called, not Python code that it runs."""
         return self.in_backward and not self.from_python
 
+    def node_name(self) -> str:
+        """Return which backward the engine is in; empty outside of it."""
+        node = torch._C._current_autograd_node() if self.in_backward else None
+        return node.name() if node else ""
+
     # --- what rules are written with
 
     def value(self, func: OpOverload, tensor: Tensor) -> Tensor:

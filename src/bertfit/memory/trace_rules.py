@@ -44,6 +44,14 @@ PLAIN.update(
         aten.index_select.default,
         aten.native_dropout_backward.default,
         aten.threshold_backward.default,
+        aten.hardswish.default,
+        aten.hardswish_backward.default,
+        aten.hardsigmoid_backward.default,
+        aten.hardtanh_backward.default,
+        aten.leaky_relu_backward.default,
+        aten.elu_backward.default,
+        aten._prelu_kernel.default,
+        aten._prelu_kernel_backward.default,
         aten.tril.default,
         aten.triu.default,
         aten._unsafe_view.default,
@@ -287,6 +295,17 @@ def _held_once(tensor: Tensor) -> bool:
         and torch._C._storage_Use_Count(tensor.untyped_storage()._cdata) <= 2
         and torch.ops.aten.is_non_overlapping_and_dense.default(tensor)
     )
+
+
+@rule(aten.masked_fill.Scalar)
+def _masked_fill(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
+    """In place in the backward of `minimum` and `maximum` (tools/autograd/derivatives.yaml).
+
+    Under a dispatch mode autograd does not write there either.
+    """
+    if t.in_engine() and t.node_name() in ("MinimumBackward0", "MaximumBackward0"):
+        return args[0]
+    return t.pointwise(func, args, kwargs)
 
 
 @rule(aten._softmax_backward_data.default, aten._log_softmax_backward_data.default)
