@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from bertfit.cli import main
 from bertfit.config import JobConfig, job_config
 from bertfit.engine.step import StepResult, train_step
 from bertfit.errors import ConfigError, Interrupted
@@ -205,6 +206,17 @@ def test_a_polite_kill_before_the_first_step_is_answered_too(
     assert run(asked).steps == STEPS
 
 
+def test_a_stop_in_the_first_step_promises_no_checkpoint(
+    data: Path, calm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = job(data, tmp_path / "run")
+    with monkeypatch.context() as patch:
+        with_step(patch, lambda step: signal.raise_signal(signal.SIGTERM))
+        with pytest.raises(Interrupted, match=r"before the first step.*begins again"):
+            run(asked)
+    assert same(calm, run(asked).output_dir)
+
+
 def test_a_second_ctrl_c_leaves_at_once(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -365,6 +377,27 @@ def test_another_cut_goes_on_with_equal_losses(
     assert [row[1] for row in one] == pytest.approx([row[1] for row in two], rel=1e-4)
 
 
+@pytest.mark.parametrize(
+    "levers",
+    [
+        {"expandable_segments": True, "autocast_cache": False},
+        {"attn_kernel": "efficient", "device": "sim:2GiB"},
+    ],
+)
+def test_levers_may_change_between_a_kill_and_the_rest(
+    data: Path,
+    calm: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    levers: dict[str, object],
+) -> None:
+    killed_run(monkeypatch, job(data, tmp_path / "run"), 5)
+    said: list[str] = []
+    report = run(job(data, tmp_path / "run", **levers), said.append)
+    assert "Going on after step 5 of 15." in said
+    assert losses(report.output_dir)[:5] == losses(calm)[:5]
+
+
 def test_a_damaged_newest_checkpoint_falls_back_and_says_so(
     data: Path, calm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -447,14 +480,37 @@ def test_resume_takes_the_job_from_the_folder(
     data: Path, calm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(data.parent)
-    relative = job(Path("train.jsonl"), tmp_path / "run", eval_file=Path("dev.jsonl"))
+    relative = job(
+        Path("train.jsonl"),
+        tmp_path / "run",
+        eval_file=Path("dev.jsonl"),
+        preemption_file=Path("taken"),
+    )
     killed_run(monkeypatch, relative, 9)
     monkeypatch.chdir(tmp_path)
     again = job_config(resumed(tmp_path / "run", {"logging_steps": 1, "seed": None}))
     assert again.logging_steps == 1
+    assert again.preemption_file == data.parent / "taken"
     assert same(calm, run(again).output_dir)
     with pytest.raises(ConfigError, match=r"--resume .*holds no run"):
         resumed(tmp_path, {})
+
+
+def test_resume_goes_on_where_the_run_is_and_reads_no_other_job(
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / "run"
+    killed_run(monkeypatch, job(data, folder), 5)
+    with pytest.raises(ConfigError, match=r"goes on there, not in .*other"):
+        resumed(folder, {"output_dir": str(tmp_path / "other")})
+    monkeypatch.chdir(tmp_path)
+    assert resumed(folder, {"output_dir": "run"})["output_dir"] == "run"
+    (tmp_path / "job.yaml").write_text("num_train_epochs: 9\n")
+    assert main(["train", "--resume", str(folder), "--config", "job.yaml"]) == 2
+    assert "--config job.yaml: not with --resume" in capsys.readouterr().err
 
 
 def test_the_same_command_without_a_folder_finds_its_unfinished_run(

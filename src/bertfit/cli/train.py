@@ -8,6 +8,7 @@ import typer
 from bertfit.cli.options import with_fields
 from bertfit.cli.output import print_json, print_scores, tell
 from bertfit.config import JobConfig, job_config
+from bertfit.errors import ConfigError
 from bertfit.jobs.detach import start_detached
 from bertfit.jobs.resume import resumed
 from bertfit.jobs.run_folder import RunFolder, default_folder
@@ -37,6 +38,13 @@ def _train(
     ] = False,
 ) -> int:
     if resume is not None:
+        if config is not None:
+            raise ConfigError(
+                _(
+                    "--config {path}: not with --resume, which takes the settings of the run. Say "
+                    "with flags what is to differ."
+                ).format(path=config)
+            )
         fields = resumed(find_run(resume).folder, fields)
     job = job_config(fields, config)  # before torch is imported: faults show at once
     if detach:

@@ -33,8 +33,11 @@ LEVERS = frozenset(
         "precision",
         "micro_batch_tokens",
         "attn_implementation",
+        "attn_kernel",
         "activation_checkpointing",
         "host_state",
+        "autocast_cache",
+        "expandable_segments",
         "logging_steps",
         "save_every",
         "preemption_file",
@@ -194,7 +197,7 @@ def resumed(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
         given: field names of `JobConfig`; None stands for "not given".
 
     Raises:
-        ConfigError: there is no unfinished run in the folder.
+        ConfigError: there is no unfinished run in the folder, or another folder is given.
     """
     stored, status = stored_job(folder), read_status(folder)
     if stored is None or status is None:
@@ -203,6 +206,13 @@ def resumed(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(
             _("--resume {folder}: that run came to its end. Its model is in {model}.").format(
                 folder=folder, model=folder / "model"
+            )
+        )
+    elsewhere = given.get("output_dir")
+    if elsewhere is not None and Path(elsewhere).resolve() != folder.resolve():
+        raise ConfigError(
+            _("--resume {folder}: goes on there, not in {other}. Leave --output-dir out.").format(
+                folder=folder, other=elsewhere
             )
         )
     try:
@@ -218,6 +228,8 @@ def resumed(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     asked = job.model_dump(mode="json", exclude_none=True)
     for name in ("train_file", "eval_file"):
         asked[name] = [str(before / path) for path in asked.get(name, [])]
+    if job.preemption_file is not None:
+        asked["preemption_file"] = str(before / job.preemption_file)
     if os.path.exists(before / job.model):
         asked["model"] = str(before / job.model)
     asked["output_dir"] = str(folder)

@@ -49,11 +49,16 @@ def stop_at_once() -> Iterator[None]:
     try:
         yield
     except Stopped:
-        raise Interrupted(
-            _("Stopped before the first step: nothing is lost. The same command begins again.")
-        ) from None
+        raise before_the_first_step() from None
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def before_the_first_step() -> Interrupted:
+    """Return what a stop is answered with while there is nothing to go on with."""
+    return Interrupted(
+        _("Stopped before the first step: nothing is lost. The same command begins again.")
+    )
 
 
 class StopRequests:

@@ -12,7 +12,7 @@ from bertfit.jobs.dev_scores import DevScores
 from bertfit.jobs.run_folder import RunFolder
 from bertfit.jobs.snapshots import restore
 from bertfit.jobs.step_log import StepLog
-from bertfit.jobs.survival import Checkpoints, Survival
+from bertfit.jobs.survival import Checkpoints, Survival, before_the_first_step
 from bertfit.jobs.train_state import TrainState
 from bertfit.language import _
 from bertfit.models.lora import merged
@@ -154,11 +154,11 @@ class Saving:
         """
         self._steps.update.clear()  # of a step half done
         self._log.read()
-        saved, step = None, self._progress.step
-        if step:
-            self.take_checkpoint()
-            saved = self.checkpoints.finish()
-        if saved == step:
+        step = self._progress.step
+        if not step:
+            return before_the_first_step()
+        self.take_checkpoint()
+        if self.checkpoints.finish() == step:
             message = _(
                 "Stopped after step {step} of {all} ({cause}); everything is saved. The same "
                 "command goes on, or: bertfit train --resume {name}"
