@@ -201,6 +201,14 @@ def test_data_without_an_annotated_text_is_refused(tmp_path: Path, content: str)
         run(tmp_path, train_file=path)
 
 
+@pytest.mark.parametrize("column", ["2", "²", "--5"])
+def test_a_tag_column_that_records_do_not_have_is_refused(tmp_path: Path, column: str) -> None:
+    record = {"tokens": ["Anna", "left"], "ner_tags": ["B-PER", "O"]}
+    data = write_records(tmp_path / "t.jsonl", [record] * 10)
+    with pytest.raises(DataError, match=f"no column '{column}'. Its columns are tokens, ner_tags"):
+        run(tmp_path, train_file=data, tag_column=column)
+
+
 def test_text_of_another_script_is_refused_and_a_little_of_it_warned_about(tmp_path: Path) -> None:
     data = write_corpus(tmp_path / "t.jsonl", 40)
     first, __ = run(tmp_path, train_file=data)

@@ -33,11 +33,10 @@ class Corpus:
 
 def read_options(job: JobConfig) -> ReadOptions:
     """Return how the job wants its files read."""
-    column = job.tag_column
     return ReadOptions(
         format=job.format,
         scheme=job.file_scheme,
-        tag_column=int(column) if column and column.lstrip("-").isdigit() else column,
+        tag_column=job.tag_column,
         separator=job.separator,
         offsets=job.offsets,
         on_error=job.on_error,

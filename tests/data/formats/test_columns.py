@@ -76,8 +76,9 @@ def test_the_tag_column_has_a_position_or_a_name(tmp_path: Path) -> None:
     for column in ("ner", 2, "2", -2):
         assert found(read_text(tmp_path, rows, tag_column=column)[0]) == [("John", "PER")]
     assert found(read_text(tmp_path, rows, tag_column=3)[0]) == [("John", "NP"), ("runs", "VP")]
-    with pytest.raises(DataError, match="no column 'pos'"):
-        read_text(tmp_path, rows, tag_column="pos")
+    for absent in ("pos", "²", "--5", "9" * 5000, 0):
+        with pytest.raises(DataError, match=f"no column '{absent}'"):
+            read_text(tmp_path, rows, tag_column=absent)
 
 
 def test_chunks_are_not_entities(tmp_path: Path) -> None:

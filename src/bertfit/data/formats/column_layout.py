@@ -27,6 +27,7 @@ MAX_COLUMNS = 20
 _SEPARATOR_NAMES = {"tab": "\t", "space": " ", "comma": ",", "whitespace": ""}
 _TAG = re.compile(r"[BIMELSUWbimelsuw][-_].+|[Oo]", re.DOTALL)
 _BARE_TAG = re.compile(r"[BIMELSUWO]")
+_POSITION = re.compile(r"-?[0-9]{1,9}")
 _INDEXED = re.compile(r"(.|\D+)(\d+)", re.DOTALL)
 _CHUNKS = "NP VP PP ADVP ADJP SBAR PRT CONJP INTJ LST UCP"
 _CHUNK_LABELS = frozenset(_CHUNKS.split())
@@ -294,7 +295,7 @@ def _named_column(
     wanted: str | int, draft: ColumnLayout, header: list[str] | None, file: TextFile
 ) -> int:
     text = str(wanted)
-    if text.lstrip("-").isdecimal():
+    if _POSITION.fullmatch(text):
         position = int(text)
         column = position - 1 if position > 0 else draft.num_columns + position
         if position != 0 and 0 <= column < draft.num_columns:
