@@ -182,6 +182,15 @@ def test_a_broadcast_batch_costs_one_row() -> None:
     assert inside(lambda x: (bool(x.all()), bool(x.any())), host) == (False, True)
 
 
+def test_a_large_batch_is_known_in_inference_mode_too() -> None:
+    batch = torch.arange(1 << 17).reshape(256, 512)
+    with record(AMPERE) as trace, torch.inference_mode():  # whose `to` has the device by place
+        there = batch.to("cuda")
+    value = trace.values.of(there)
+    assert value is not None
+    assert value.equal(batch)
+
+
 def test_rows_picked_by_a_mask_are_counted() -> None:
     """4,200 of 4,200 rows: positions, and rows of 8 floats."""
     host = torch.ones(4200, dtype=torch.int64)

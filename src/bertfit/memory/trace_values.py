@@ -114,7 +114,7 @@ class Values:
         elif size <= self._most(made[0], args) or _is_plain_view(func):
             found = _compute(func, *read)
         for x, value in zip(_tensors((out,)), _tensors((found,)), strict=False):
-            if x.is_meta and x.shape == value.shape:
+            if x.is_meta and not value.is_meta and x.shape == value.shape:
                 self.know(x, self._once(value))
 
     def _once(self, value: Tensor) -> Tensor:
