@@ -1,12 +1,14 @@
 """Steps of lengths that change: one question for all of them."""
 
 import json
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
 from bertfit.cli import main
 from bertfit.errors import ModelError
+from bertfit.planning.capacity import capacity
 from bertfit.planning.request import estimate
 from bertfit.planning.request_config import EstimateConfig
 
@@ -79,3 +81,16 @@ def test_both_kinds_of_length_are_refused(model: str) -> None:
 def test_a_length_beyond_the_positions_is_named(model: str) -> None:
     with pytest.raises(ModelError, match="--lengths 513: the position table"):
         estimate(EstimateConfig(model=model, gpu="rtx-3090", lengths=(64, 513)))
+
+
+def test_a_length_below_what_a_model_reads_is_refused(tmp_path: Path) -> None:
+    canine = {**FIELDS, "model_type": "canine", "num_hash_buckets": 64}
+    (tmp_path / "config.json").write_text(json.dumps(canine))
+    for lengths in ({"max_length": 3}, {"lengths": (64, 3)}):
+        flag = "--lengths" if "lengths" in lengths else "--max-length"
+        with pytest.raises(ModelError, match=rf"{flag} 3: .*\(canine\) puts 4 tokens together"):
+            peak(str(tmp_path), **lengths)
+    asked = EstimateConfig(model=str(tmp_path), gpu="rtx-3090")
+    with pytest.raises(ModelError, match="--lengths 2: "):
+        capacity(asked, (64, 2))
+    assert peak(str(tmp_path), max_length=4) > 0

@@ -6,6 +6,7 @@ from typing import Any
 
 from bertfit.errors import ModelError
 from bertfit.language import _
+from bertfit.models.config_faults import check_fields, check_parts
 from bertfit.models.safety import check_labels, check_sizes
 
 
@@ -13,7 +14,8 @@ def read_config(folder: Path, trust_remote_code: bool = False) -> Any:
     """Return the transformers configuration of a folder.
 
     Raises:
-        ModelError: it is not JSON, of an unknown type, or brings its own code.
+        ModelError: it is not JSON, of an unknown type, brings its own code, or holds what no model
+            of its type can have.
     """
     import transformers
 
@@ -42,8 +44,10 @@ def read_config(folder: Path, trust_remote_code: bool = False) -> Any:
                 "you trust it, say --trust-remote-code."
             ).format(path=path)
         )
+    if not unknown:
+        check_fields(path, raw, transformers.CONFIG_MAPPING[raw["model_type"]])
     try:
-        return transformers.AutoConfig.from_pretrained(
+        config = transformers.AutoConfig.from_pretrained(
             folder, trust_remote_code=trust_remote_code, local_files_only=True
         )
     except Exception as error:  # noqa: BLE001 (transformers checks with classes of its own)
@@ -52,6 +56,8 @@ def read_config(folder: Path, trust_remote_code: bool = False) -> Any:
                 path=path, reason=one_line(error)
             )
         ) from None
+    check_parts(path, config)
+    return config
 
 
 def config_fields(folder: Path) -> dict[str, Any]:
@@ -69,13 +75,6 @@ def config_fields(folder: Path) -> dict[str, Any]:
                 path=folder / "config.json", fields=", ".join(missing)
             )
         )
-    for name in (name for names in _SIZES for name in names if name in raw):
-        if not isinstance(raw[name], int) or raw[name] < 1:
-            raise ModelError(
-                _("{path}: {name} is {value}, and every model has 1 or more.").format(
-                    path=folder / "config.json", name=name, value=str(raw[name])[:40]
-                )
-            )
     fields: dict[str, Any] = config.to_dict()
     if _EXPERTS in raw:  # a setting of how to run it, which `to_dict` leaves out
         fields[_EXPERTS] = raw[_EXPERTS]
@@ -102,6 +101,11 @@ def max_positions(config: Any) -> int | None:
     if config.model_type == "deberta-v2" and not getattr(config, "position_biased_input", True):
         return None
     return limit
+
+
+def fewest_tokens(config: Any) -> int:
+    """Return how short a sequence may be; CANINE reads the means of so many characters."""
+    return int(config.downsampling_rate) if config.model_type == "canine" else 1
 
 
 def first_position(config: Any) -> int:

@@ -47,7 +47,7 @@ def capacity(
         on_cell: told every answer as it is found.
 
     Raises:
-        ModelError: the model is not known, or a length is beyond its positions.
+        ModelError: the model is not known, or it does not read a length.
         ConfigError: the card is not known.
     """
     device = resolve_device(asked.gpu)
@@ -55,7 +55,7 @@ def capacity(
         most = min(positions_of(asked) or LENGTHS[-1], LENGTHS[-1])
         lengths = [*(length for length in LENGTHS if length < most), most]
     else:
-        within_positions(asked.model_copy(update={"max_length": max(lengths)}), "--lengths")
+        within_positions(asked.model_copy(update={"lengths": tuple(lengths)}))
     build = model_builder(asked)
     family = ShapeFamily(
         build,

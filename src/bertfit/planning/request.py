@@ -15,7 +15,7 @@ from bertfit.language import _
 from bertfit.memory.device import resolve_device
 from bertfit.models.catalogue import known_config
 from bertfit.models.encoder import build_classifier
-from bertfit.models.model_config import config_fields, max_positions
+from bertfit.models.model_config import config_fields, fewest_tokens, max_positions
 from bertfit.planning.estimate import BuildModel, estimate_memory
 from bertfit.planning.levers import EmbedSettings, PredictSettings, Settings, TrainSettings
 from bertfit.planning.request_config import EstimateConfig
@@ -139,18 +139,27 @@ def positions_of(asked: EstimateConfig) -> int | None:
     return max_positions(model_builder(asked)().config)
 
 
-def within_positions(asked: EstimateConfig, flag: str = "--max-length") -> EstimateConfig:
-    """Return a question whose length the model has: a default shrinks to it.
-
-    Args:
-        asked: the question; its length is a default where it was not given.
-        flag: what gave it, for the message.
+def within_positions(asked: EstimateConfig) -> EstimateConfig:
+    """Return a question whose lengths the model has: a default shrinks to them.
 
     Raises:
         ModelError: no such model, a config that lacks fields, or a given length beyond its
-            positions.
+            positions, or below what it reads.
     """
-    limit = positions_of(asked)
+    config: Any = model_builder(asked)().config
+    flag = "--lengths" if asked.lengths else "--max-length"
+    fewest = fewest_tokens(config)
+    shortest = min(asked.lengths, default=asked.max_length)
+    if shortest < fewest:
+        raise ModelError(
+            _(
+                "{flag} {length}: {model} ({kind}) puts {fewest} tokens together, and reads no "
+                "fewer. Ask for {fewest} or more."
+            ).format(
+                flag=flag, length=shortest, model=asked.model, kind=config.model_type, fewest=fewest
+            )
+        )
+    limit = max_positions(config)
     if limit is None or asked.longest <= limit:
         return asked
     if "max_length" not in asked.model_fields_set and not asked.lengths:
@@ -159,12 +168,7 @@ def within_positions(asked: EstimateConfig, flag: str = "--max-length") -> Estim
         _(
             "{flag} {length}: the position table of {model} ends at {limit} tokens. Longer texts "
             "are read in windows of at most that."
-        ).format(
-            flag="--lengths" if asked.lengths else flag,
-            length=asked.longest,
-            model=asked.model,
-            limit=limit,
-        )
+        ).format(flag=flag, length=asked.longest, model=asked.model, limit=limit)
     )
 
 
