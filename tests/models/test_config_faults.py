@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 import transformers
 
+from bertfit.cli import main
 from bertfit.errors import ModelError
 from bertfit.models.catalogue import known_config, known_models
 from bertfit.models.config_faults import check_fields, check_parts
 from bertfit.models.model_config import config_fields, read_config
+from model_folders import change_config, make_folder
 
 SIZES = {
     "vocab_size": 100,
@@ -129,3 +131,56 @@ def test_what_families_and_published_models_say_is_never_a_fault() -> None:
 
 def test_a_field_that_the_family_does_not_have_says_nothing(config: Config) -> None:
     assert config_fields(config("bert", embedding_size=-1, conv_kernel_size=0))["hidden_size"] == 32
+
+
+METHODS = [
+    {"quant_method": "gptq", "bits": 4},
+    {"quant_method": "bitsandbytes", "load_in_8bit": True},
+    {"quant_method": "fp8"},
+    {"quant_method": "compressed-tensors", "config_groups": {}},
+    {"quant_method": "of tomorrow"},
+    {},
+    "int8",
+]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_quantized_weights_are_refused_by_name(method: object, tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    change_config(folder, quantization_config=method)
+    name = method.get("quant_method", "?") if isinstance(method, dict) else method
+    with pytest.raises(ModelError, match=re.escape(f"quantized (quantization_config: {name})")):
+        read_config(folder)
+
+
+def test_every_command_gives_the_same_answer_to_quantized_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_folder(tmp_path)
+    change_config(folder, quantization_config={"quant_method": "fp8"})
+    data = tmp_path / "data.conll"
+    data.write_text("anna B-X\nlives O\n\n" * 4)
+    card = ["--gpu", "rtx-3050-4gb"]
+    answers = set()
+    for command in (
+        ["estimate", "--model", str(folder), *card],
+        ["capacity", "--model", str(folder), *card],
+        ["plan", "--model", str(folder), *card],
+        ["plan", "--model", str(folder), *card, "--train-file", str(data)],
+        [
+            "train",
+            "--model",
+            str(folder),
+            "--train-file",
+            str(data),
+            "--output-dir",
+            str(tmp_path / "out"),
+        ],
+        ["predict", str(folder), str(data), "--device", "cpu"],
+        ["embed", str(folder), str(data), "--output", str(tmp_path / "out.npy")],
+    ):
+        capsys.readouterr()
+        assert main(command) == 2, command
+        answers.add(capsys.readouterr().err.splitlines()[-1])
+    assert len(answers) == 1
+    assert "quantized (quantization_config: fp8)" in answers.pop()

@@ -46,8 +46,10 @@ def check_fields(path: Path, raw: Mapping[str, Any], family: Any) -> None:
         family: the configuration class that transformers has for it.
 
     Raises:
-        ModelError: with the first of them: a size that is none, an unknown activation.
+        ModelError: with the first of them: quantized weights, a size that is none, an unknown
+            activation.
     """
+    _check_quantization(path, raw)
     renamed = getattr(family, "attribute_map", {})
     declared = {field.name: field for field in fields(family)} if is_dataclass(family) else {}
     for name, value in raw.items():
@@ -90,6 +92,21 @@ def check_parts(path: Path, config: Any) -> None:
                 "Correct it, or fetch the model again."
             ).format(path=path, name="conv_kernel_size", value=kernel)
         )
+
+
+def _check_quantization(path: Path, raw: Mapping[str, Any]) -> None:
+    # compressed-tensors wrote the second name.
+    for name in ("quantization_config", "compression_config"):
+        about = raw.get(name)
+        if about is not None:
+            method = about.get("quant_method", "?") if isinstance(about, dict) else about
+            raise ModelError(
+                _(
+                    "{path}: its weights are quantized ({name}: {method}). bertfit computes with "
+                    "weights of 16 or 32 bits: take the model that it was made from, or save it "
+                    "again without {name} (dequantize() and save_pretrained() in transformers)."
+                ).format(path=path, name=name, method=str(method)[:40])
+            )
 
 
 def _check_size(path: Path, name: str, value: object, default: int) -> None:
