@@ -174,6 +174,16 @@ def test_a_model_that_knows_markers_reads_them(marked_folder: Path) -> None:
         )
 
 
+@pytest.mark.parametrize("length", [-5, 0, 1, 2])
+def test_a_window_has_room_for_one_token_at_the_least(folder: Path, length: int) -> None:
+    with pytest.raises(
+        ConfigError, match=f"max_length of {length} tokens holds nothing.*at least 3"
+    ):
+        encoder(folder, max_length=length)
+    (vector,) = encoder(folder, max_length=3, pooling="mean").embeddings(["abc abc"])
+    assert np.isfinite(vector).all()
+
+
 def test_pooling_at_the_marker_needs_a_model_that_knows_it(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"does not know \[E1\]"):
         list(encoder(folder, pooling="marker").entity_embeddings(["[E1]a[/E1] [E2]b[/E2]"]))

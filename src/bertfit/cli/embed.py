@@ -15,6 +15,7 @@ from bertfit.cli.streaming import (
     WholeFiles,
     print_report,
     reading_job,
+    refuse_together,
 )
 from bertfit.config import JobConfig, reading_fields
 from bertfit.language import _
@@ -74,6 +75,17 @@ def _embed(
     what: What = _one_of("--vectors", vectors, get_args(What))
     how: Pooling | None = (
         None if pooling is None else _one_of("--pooling", pooling, get_args(Pooling))
+    )
+    refuse_together(
+        {
+            "--concatenate": concatenate and what != "entities",
+            "--pooling marker": how == "marker" and what != "entities",
+        },
+        _("only with --vectors entities. Add that, or leave it out."),
+    )
+    refuse_together(
+        {f"--pooling {how}": how is not None and what == "tokens"},
+        _("not with --vectors tokens, which gives the vector of every token. Leave it out."),
     )
     numbers: Dtype = _one_of("--dtype", dtype, get_args(Dtype))
     asked = EmbedJob(

@@ -19,6 +19,7 @@ from bertfit.cli.streaming import (
     WholeFiles,
     print_report,
     reading_job,
+    refuse_together,
 )
 from bertfit.config import JobConfig, reading_fields
 from bertfit.language import _
@@ -114,11 +115,11 @@ def _predict(
                 )
             )
     scheme, chosen, options = scheme_of(output_scheme), backend_of(backend), read_options(job)
-    _refuse_together(
+    refuse_together(
         {"--max-f1-loss": max_f1_loss is not None and int8 is None},
         _("only says how much F1 --int8 may lose. Give --int8 a labelled file too."),
     )
-    _refuse_together(
+    refuse_together(
         {
             "--backend": int8 is not None and chosen != "torch",
             "--precision": int8 is not None and job.precision is not None,
@@ -126,7 +127,7 @@ def _predict(
         },
         _("not with --int8, which computes with ONNX Runtime on the processor."),
     )
-    _refuse_together(
+    refuse_together(
         {
             "--int8": ray and int8 is not None,
             "--backend auto": ray and chosen == "auto",
@@ -134,7 +135,7 @@ def _predict(
         },
         _("not with --ray: every process would decide, or read, for itself."),
     )
-    _refuse_together(
+    refuse_together(
         {
             "--ray": ray,
             "--output-format": output_format is not None,
@@ -198,14 +199,6 @@ def _predict(
     )
     print_report(report, asked.output, log, as_json)
     return 0
-
-
-def _refuse_together(flags: dict[str, bool], reason: str) -> None:
-    from bertfit.errors import ConfigError
-
-    given = [flag for flag, is_wrong in flags.items() if is_wrong]
-    if given:
-        raise ConfigError(f"{', '.join(given)}: {reason}")
 
 
 def _sample(file: str | None, options: "ReadOptions", whole_files: bool) -> "list[Example]":

@@ -32,6 +32,19 @@ def reading_job(fields: dict[str, Any], model: str, file: str) -> JobConfig:
     return job_config({**fields, "model": model, "train_file": file})
 
 
+def refuse_together(flags: dict[str, bool], reason: str) -> None:
+    """Refuse the flags of those that are wrong together, all at once.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    from bertfit.errors import ConfigError
+
+    given = [flag for flag, is_wrong in flags.items() if is_wrong]
+    if given:
+        raise ConfigError(f"{', '.join(given)}: {reason}")
+
+
 def print_report(report: "StreamReport", output: Path, log: "ProblemLog", as_json: bool) -> None:
     """Print what was wrong with the texts, and the counts of a job that streams."""
     from bertfit.jobs.corpus import report_problems

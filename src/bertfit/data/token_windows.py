@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertfit.data.pieces import TokenizerParts
+from bertfit.data.windows import room
 from bertfit.types import Window
 
 # Texts that are tokenised in one call: the library spreads them over the processor's cores.
@@ -58,9 +59,12 @@ def token_windows(
         tokenizer: makes the tokens.
         max_length: tokens of a window, special tokens included.
         overlap: tokens that neighbouring windows share, up to half a window.
+
+    Raises:
+        ConfigError: a window holds nothing but special tokens.
     """
     parts = tokenizer.parts
-    capacity = max_length - len(parts.prefix_ids) - len(parts.suffix_ids)
+    capacity = room(max_length, len(parts.prefix_ids) + len(parts.suffix_ids))
     prefix = np.array(parts.prefix_ids, dtype=np.int32)
     suffix = np.array(parts.suffix_ids, dtype=np.int32)
     index = 0

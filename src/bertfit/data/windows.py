@@ -50,8 +50,8 @@ def windows(
         ConfigError: a length that holds no unit, or an overlap of over half a window.
     """
     parts = tokenizer.parts
-    capacity = max_length - len(parts.prefix_ids) - len(parts.suffix_ids)
-    _check_sizes(max_length, capacity, overlap)
+    capacity = room(max_length, len(parts.prefix_ids) + len(parts.suffix_ids))
+    _check_overlap(max_length, capacity, overlap)
     labeller = _Labeller(scheme, capacity, on_problem) if scheme is not None else None
     for index, example in enumerate(examples):
         cut = tokenizer.cut(example, split)
@@ -67,14 +67,23 @@ def windows(
             yield _window(index, tokenizer, cut, bounds, labels, first, last, owned)
 
 
-def _check_sizes(max_length: int, capacity: int, overlap: int) -> None:
-    if capacity < 1:
+def room(max_length: int, num_special: int) -> int:
+    """Return the tokens of text that a window holds beside the special ones.
+
+    Raises:
+        ConfigError: it holds none.
+    """
+    if max_length <= num_special:
         raise ConfigError(
             _(
                 "A max_length of {max_length} tokens holds nothing beside the special tokens. "
                 "Use at least {least}."
-            ).format(max_length=max_length, least=max_length - capacity + 1)
+            ).format(max_length=max_length, least=num_special + 1)
         )
+    return max_length - num_special
+
+
+def _check_overlap(max_length: int, capacity: int, overlap: int) -> None:
     if not 0 <= overlap <= capacity // 2:
         raise ConfigError(
             _(

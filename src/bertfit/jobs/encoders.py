@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from bertfit.data.mentions import MARKERS
+from bertfit.data.windows import room
 from bertfit.models.encoder import LoadedTokenizer, load_classifier, load_tokenizer
 from bertfit.models.model_config import max_positions, read_config
 from bertfit.models.tagger import window_size
@@ -55,16 +56,19 @@ def read_encoder(
         dtype: of its weights.
 
     Raises:
+        ConfigError: no token of a text has room in windows of `max_length`.
         ModelError: it cannot be used.
     """
     config = read_config(folder, trust_remote_code)
     length, overlap = window_size(max_positions(config), max_length, None, str(folder))
+    tokenizer = load_tokenizer(folder, trust_remote_code)
+    room(length, len(tokenizer.prefix) + len(tokenizer.suffix))  # said before weights are read
     # The head is one row that is never run; the encoder inside is what every model has.
     whole, __ = load_classifier(folder, ("O",), trust_remote_code=trust_remote_code, dtype=dtype)
     pooling, normalize = _sentence_transformer(folder)
     return Encoder(
         model=whole.base_model,  # type: ignore[arg-type]
-        tokenizer=load_tokenizer(folder, trust_remote_code),
+        tokenizer=tokenizer,
         max_length=length,
         overlap=overlap,
         pooling=pooling,
