@@ -9,6 +9,7 @@ import torch
 from bertfit.config import job_config
 from bertfit.errors import BertfitError, ConfigError, DataError, ModelError
 from bertfit.jobs import train as train_module
+from bertfit.jobs.corpus import read_corpus
 from bertfit.jobs.predict import load
 from bertfit.jobs.train import TrainReport, train
 from jobs.corpora import sentence, write_corpus, write_records
@@ -105,6 +106,45 @@ def test_equal_texts_are_held_out_together(tmp_path: Path) -> None:
     data = write_records(tmp_path / "t.jsonl", [record] * 30)
     report, _said = run(tmp_path, train_file=data, eval_fraction=0.2)
     assert report.scores is None, "the one text cannot be on both sides"
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.25])
+def test_a_text_that_is_repeated_often_is_not_most_of_dev(tmp_path: Path, fraction: float) -> None:
+    repeated: dict[str, object] = {"text": "", "entities": []}
+    others = [{"text": f"{number} a", "entities": []} for number in range(60)]
+    data = write_records(tmp_path / "t.jsonl", [*others, *[repeated] * 40])
+    for seed in range(20):
+        job = job_config({"model": "tiny", "train_file": data, "eval_fraction": fraction})
+        corpus = read_corpus(job.model_copy(update={"seed": seed}), lambda message: None)
+        assert len(corpus.dev) == fraction * 100
+
+
+def test_almost_everything_held_out_leaves_one_text_to_learn_from(tmp_path: Path) -> None:
+    data = write_records(tmp_path / "t.jsonl", [{"text": f"{i} a", "entities": []} for i in "abc"])
+    job = job_config({"model": "tiny", "train_file": data, "eval_fraction": 0.999})
+    assert len(read_corpus(job, lambda message: None).train) == 1
+
+
+def test_settings_that_need_dev_data_are_named_where_there_are_none(tmp_path: Path) -> None:
+    data = write_corpus(tmp_path / "t.jsonl", 20)
+    __, said = run(
+        tmp_path, train_file=data, eval_fraction=0, early_stopping_patience=2, eval_steps=1
+    )
+    assert "--early-stopping-patience, --eval-steps: changes nothing" in "\n".join(said)
+
+
+def test_dev_texts_that_are_all_empty_measure_nothing_and_that_is_said(tmp_path: Path) -> None:
+    dev = write_records(tmp_path / "d.jsonl", [{"text": "", "entities": []}] * 3)
+    report, said = run(tmp_path, train_file=write_corpus(tmp_path / "t.jsonl", 20), eval_file=dev)
+    assert report.scores is None
+    assert any(line.startswith("The dev texts are empty") for line in said)
+
+
+@pytest.mark.parametrize(("warmup", "is_said"), [(0.99, False), (1, False), (2, True), (1e9, True)])
+def test_a_warm_up_without_an_end_is_said(tmp_path: Path, warmup: float, is_said: bool) -> None:
+    data = write_corpus(tmp_path / "t.jsonl", 20)
+    __, said = run(tmp_path, train_file=data, eval_fraction=0, warmup_steps=warmup)
+    assert any("never gets to its peak" in line for line in said) == is_said
 
 
 def test_nothing_held_out_keeps_the_last_model(tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ def read_corpus(job: JobConfig, say: Say) -> Corpus:
                     "unmeasured."
                 )
             )
+            _say_idle(job, say)
     labels = _labels(job, train, dev, say)
     return Corpus(
         train=train,
@@ -120,6 +121,21 @@ def read_sample(job: JobConfig) -> Corpus | None:
         scheme=label_scheme(labels, "none" if task == "pos" else job.scheme),
         split=job.split or choose_split(train, task),
     )
+
+
+def _say_idle(job: JobConfig, say: Say) -> None:
+    """Say which settings have nothing to go by without dev data."""
+    idle = {
+        "--early-stopping-patience": job.early_stopping_patience,
+        "--eval-steps": job.eval_steps,
+    }
+    flags = [flag for flag, value in idle.items() if value is not None]
+    if flags:
+        say(
+            _("{flags}: changes nothing without dev data. Give --eval-file.").format(
+                flags=", ".join(flags)
+            )
+        )
 
 
 def _annotated(
@@ -162,12 +178,14 @@ def _hold_out(
     for position, example in enumerate(examples):
         by_text.setdefault(example.text, []).append(position)
     groups = list(by_text.values())
-    wanted = max(1, round(fraction * len(examples)))
+    wanted = min(max(1, round(fraction * len(examples))), len(examples) - 1)
     held: set[int] = set()
     for group in np.random.default_rng([seed, 1]).permutation(len(groups)):
-        if len(held) >= wanted or len(held) + len(groups[group]) >= len(examples):
-            break
-        held.update(groups[group])
+        # A text that the data repeat often would be more of dev than is wanted.
+        if len(held) + len(groups[group]) <= wanted:
+            held.update(groups[group])
+    if not held and len(groups) > 1:
+        held.update(min(groups, key=len))
     train = [example for position, example in enumerate(examples) if position not in held]
     return train, [examples[position] for position in sorted(held)]
 

@@ -56,6 +56,8 @@ def make_lessons(corpus: Corpus, tagger: Tagger, model: str, say: Say) -> Lesson
         train[window.index].append(window)
     report_problems(log, say)
     dev = list(_windows(corpus.dev, corpus, tagger, tokenizer, None))
+    if corpus.dev and not dev:
+        say(_("The dev texts are empty: the model of the last step is kept, unmeasured."))
     _check_unknown(unknown_share(chain(*train), tokenizer), model, say)
     return Lessons(train=train, dev=dev)
 

@@ -202,6 +202,13 @@ class _Training:
         job = self.job
         self.num_steps = -(-len(self.corpus.train) // job.batch_size) * job.num_train_epochs
         self.schedule = Schedule(num_steps=self.num_steps, warmup_steps=job.warmup_steps)
+        if job.warmup_steps >= max(1, self.num_steps):
+            self.say(
+                _(
+                    "--warmup-steps {warmup:g}: the run has {steps} steps, so the learning rate "
+                    "never gets to its peak."
+                ).format(warmup=job.warmup_steps, steps=self.num_steps)
+            )
         self.monitor = Monitor(self.place.gauge, self.folder.add_sample, self.say)
         self.log = StepLog(self.folder, self._explain)
         self.dev = DevScores(self.corpus, self.lessons, job.early_stopping_patience, self.progress)
