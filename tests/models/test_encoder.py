@@ -4,9 +4,11 @@ import json
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers import AutoConfig
 
 from bertfit.data.batches import pad
 from bertfit.engine.optim import Update, parameter_groups
@@ -19,7 +21,7 @@ from bertfit.models.encoder import (
     save_pretrained,
 )
 from bertfit.models.hub import find_model
-from bertfit.models.model_config import max_positions
+from bertfit.models.model_config import config_fields, max_positions
 from bertfit.models.tagger import load_tagger, window_size
 from bertfit.models.tiny import save_tokenizer, tiny_encoder
 from tiny_models import SCHEME, random_window
@@ -271,3 +273,29 @@ def test_a_model_folder_is_found_with_links_and_without(folder: Path, tmp_path: 
     shutil.copytree(folder, run / "model")
     assert find_model(str(run)) == run / "model"
     assert find_model(str(folder)) == folder
+
+
+@pytest.mark.parametrize("experts", ["grouped_mm", "eager", None])
+def test_how_experts_are_run_is_kept(tmp_path: Path, experts: str | None) -> None:
+    """transformers' save_pretrained leaves it out, and the model loaded again ran another way."""
+    fields = {
+        "model_type": "openai_privacy_filter",
+        "vocab_size": 50,
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "intermediate_size": 64,
+        "num_local_experts": 4,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+    } | ({} if experts is None else {"experts_implementation": experts})
+    tokenizer = SimpleNamespace(save_pretrained=lambda folder: None)
+    model = build_classifier(fields, ("O", "B-X"))
+    runs = model.config._experts_implementation
+    assert runs == experts or experts is None
+    save_pretrained(model, tokenizer, tmp_path)
+    found = build_classifier(config_fields(tmp_path), ("O", "B-X"))
+    assert found.config._experts_implementation == runs
+    assert AutoConfig.from_pretrained(tmp_path)._experts_implementation in (runs, None)

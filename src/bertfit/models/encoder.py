@@ -18,7 +18,7 @@ from torch import nn
 from bertfit.errors import ModelError
 from bertfit.language import _
 from bertfit.models.head import head_parameters, take_head_rows
-from bertfit.models.model_config import one_line, read_config, set_dropout
+from bertfit.models.model_config import keep_experts, one_line, read_config, set_dropout
 from bertfit.models.safety import INDEX_FILE, check_files, stored_weights
 
 # More than any new head has.
@@ -328,6 +328,7 @@ def save_pretrained(model: nn.Module, tokenizer: Any, folder: Path) -> None:
     """Write model and tokenizer as an ordinary Hugging Face checkpoint."""
     with _quiet():
         model.save_pretrained(folder)  # type: ignore[operator]
+        keep_experts(model, folder)
         tokenizer.save_pretrained(folder)
 
 

@@ -75,13 +75,31 @@ def config_fields(folder: Path) -> dict[str, Any]:
                 path=folder / "config.json", fields=", ".join(missing)
             )
         )
-    fields: dict[str, Any] = config.to_dict()
-    if _EXPERTS in raw:  # a setting of how to run it, which `to_dict` leaves out
-        fields[_EXPERTS] = raw[_EXPERTS]
-    return fields
+    return fields_of(config)
 
 
 _EXPERTS = "experts_implementation"
+
+
+def fields_of(config: Any) -> dict[str, Any]:
+    """Return what a config.json says; transformers leaves out how experts are run."""
+    fields: dict[str, Any] = config.to_dict()
+    experts = getattr(config, f"_{_EXPERTS}", None)
+    return fields if experts is None else {**fields, _EXPERTS: experts}
+
+
+def keep_experts(model: Any, folder: Path) -> None:
+    """Write into a saved config.json how experts are run, where transformers would choose another.
+
+    Memory, and whether a model can be estimated, depend on it.
+    """
+    experts = getattr(model.config, f"_{_EXPERTS}", None)
+    if experts is None or experts == model.get_correct_experts_implementation(None):
+        return
+    path = folder / "config.json"
+    fields = {**json.loads(path.read_text(encoding="utf-8")), _EXPERTS: experts}
+    text = json.dumps(fields, ensure_ascii=False, indent=2, sort_keys=True) + "\n"
+    path.write_text(text, encoding="utf-8")
 
 
 # What a config.json must say; transformers fills the rest with the defaults of the family.
