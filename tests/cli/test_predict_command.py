@@ -58,6 +58,26 @@ def test_texts_do_not_replace_a_file_without_a_word(
     assert json.loads(output.read_text())["text"] == "ab"
 
 
+def test_texts_in_a_file_are_lines_and_the_document_counts_them(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "o.jsonl"
+    texts = ["--text", TEXTS[0], "--text", TEXTS[1]]
+    counted = json.loads(printed(capsys, model, *texts, "--output", str(output), "--json"))
+    assert counted["counts"]["num_written"] == 2
+    lines = output.read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["text"] for line in lines] == list(TEXTS[:2])
+    packed = str(tmp_path / "o.jsonl.gz")
+    assert main(["predict", model, "--text", "ab", "--output", packed]) == 2
+    assert "end it in .jsonl" in capsys.readouterr().err
+
+
+def test_flags_of_a_file_are_refused_for_texts(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--text", "ab", "--whole-files", "--format", "csv"]
+    assert main(["predict", "no/model", *flags]) == 2
+    assert "--whole-files, --format: says how a file is read" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "flags", [["--output-format", "conll"], ["--output-scheme", "bmes"], ["--ray"]]
 )

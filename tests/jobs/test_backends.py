@@ -155,6 +155,12 @@ def test_8_bits_are_refused_where_they_cost_more_than_allowed(tmp_path: Path) ->
         load_int8(str(folder), [dev], max_f1_loss=(1 - f1) / 2)
 
 
+@pytest.mark.parametrize("loss", [float("nan"), -0.1, 1.5])
+def test_an_f1_loss_that_is_none_is_refused(loss: float) -> None:
+    with pytest.raises(ConfigError, match=r"--max-f1-loss .*: say 0 to 1"):
+        load_int8("no/model", ["dev.jsonl"], max_f1_loss=loss)
+
+
 @needs_onnx
 def test_8_bits_are_refused_where_there_is_no_f1_to_lose(tmp_path: Path) -> None:
     folder = save_tiny_tagger(tmp_path / "m", TAGS)

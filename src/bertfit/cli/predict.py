@@ -104,11 +104,12 @@ def _predict(
     from bertfit.jobs.predict_file import PredictJob, predict_file
     from bertfit.jobs.prediction_formats import format_of, scheme_of
     from bertfit.jobs.ray_predict import over_ray
+    from bertfit.jobs.stream_job import StreamReport
     from bertfit.types import Example
 
     if output is not None:
         name = format_of(output, output_format)  # told before the model is loaded
-        if file is None and name != "jsonl":
+        if file is None and (name != "jsonl" or output.suffix == ".gz"):
             raise ConfigError(
                 _("--text with --output {path}: writes JSON lines only; end it in .jsonl.").format(
                     path=output
@@ -144,6 +145,10 @@ def _predict(
         if output is None
         else {},
         _("say with --output where the entities go; standard output gets JSON lines."),
+    )
+    refuse_together(
+        {"--whole-files": whole_files, "--format": job.format is not None} if file is None else {},
+        _("says how a file is read, and --text is none. Leave it out."),
     )
     log, asked, source = ProblemLog(), None, None
     if file is not None and output is not None:
@@ -186,8 +191,16 @@ def _predict(
         with _target(output, overwrite) as target:
             # A bar would run into the lines on a terminal.
             progress = not (quiet or target.isatty())
-            _write_lines(predictor, examples, log, target, as_json, progress)
-        report_problems(log, tell)
+            document = as_json and output is None
+            num_written = _write_lines(predictor, examples, log, target, document, progress)
+        if output is None:
+            report_problems(log, tell)
+            return 0
+        lost = len(given) - num_written
+        counts = StreamReport(
+            num_read=len(given), num_written=num_written, num_left_out=lost, num_unreadable=0
+        )
+        print_report(counts, output, log, as_json)
         return 0
     report = predict_file(
         predictor,
@@ -253,24 +266,25 @@ def _write_lines(
     target: TextIO,
     as_json: bool,
     progress: bool,
-) -> None:
-    """Write JSON lines, or one JSON document, as the chunks are done."""
+) -> int:
+    """Write JSON lines, or one JSON document, as the chunks are done; return how many."""
     from tqdm import tqdm
 
     from bertfit.jobs.prediction_formats import json_record
 
     before, between, after = ("[", ", ", "]\n") if as_json else ("", "\n", "\n")
     target.write(before)
-    is_first = True
+    num_written = 0
     with tqdm(disable=not progress, unit=_("text"), desc=_("predicting"), delay=2) as bar:
         for chunk in predictor.chunks(examples):
             for found in predictor.annotate_chunk(chunk, log.add):
                 record = json.dumps(json_record(*found), ensure_ascii=False, default=str)
-                target.write(record if is_first else between + record)
-                is_first = False
+                target.write(between + record if num_written else record)
+                num_written += 1
             target.flush()
             bar.update(len(chunk.examples))
-    target.write("" if is_first and not as_json else after)
+    target.write(after if num_written or as_json else "")
+    return num_written
 
 
 command = with_fields(_predict, reading_fields(JobConfig))

@@ -39,10 +39,17 @@ def load_int8(
         say: told both scores.
 
     Raises:
-        ConfigError: more F1 is lost, there is none to lose, or ONNX Runtime is not installed.
+        ConfigError: more F1 is lost, there is none to lose, `max_f1_loss` is none, or ONNX Runtime
+            is not installed.
         DataError: nothing in the files is annotated.
         ModelError: the model cannot be found or used.
     """
+    if not 0 <= max_f1_loss <= 1:  # NaN too, which no loss is above
+        raise ConfigError(
+            _("--max-f1-loss {most:g}: say 0 to 1, the F1 that may be lost.").format(
+                most=max_f1_loss
+            )
+        )
     predictor = load(
         model,
         device="cpu",
