@@ -4,8 +4,8 @@
 
 The truth is measured here, on the stub runtime of ../shared/tools/phantom_gpu, by the loop that
 made the table; then each case is predicted as `memory_truth.py` does. Models are configurations
-of encoders that people use, by hand, none of which the table has. The fields of a case are those
-of ../shared/data/memory_truth/README.md.
+of encoders that people use, by hand, none of which the table has, and of kinds with other parts
+switched on. The fields of a case are those of ../shared/data/memory_truth/README.md.
 """
 
 import argparse
@@ -50,6 +50,26 @@ DEBERTA_SMALL = {"type": "deberta-v2", "vocab_size": 128100, "hidden_size": 768,
 MODERN_LARGE = {"type": "modernbert", "vocab_size": 50368, "hidden_size": 1024,
                 "intermediate_size": 2624, "num_hidden_layers": 28,
                 "num_attention_heads": 16}  # fmt: skip
+# Kinds that no encoder above has: odd widths, wide and narrow heads, other parts switched on.
+CAUSAL_BERT = {"type": "bert", "vocab_size": 64001, "hidden_size": 576, "num_hidden_layers": 6,
+               "num_attention_heads": 16, "intermediate_size": 577, "hidden_act": "mish",
+               "is_decoder": True, "use_cache": False}  # fmt: skip
+WIDE_HEADS = {"type": "roberta", "vocab_size": 5003, "hidden_size": 1024, "num_hidden_layers": 4,
+              "num_attention_heads": 4, "intermediate_size": 1025, "type_vocab_size": 4,
+              "max_position_embeddings": 2050, "attention_probs_dropout_prob": 0.0}  # fmt: skip
+GROUPED_ALBERT = {"type": "albert", "vocab_size": 30000, "embedding_size": 100, "hidden_size": 320,
+                  "num_hidden_layers": 6, "num_attention_heads": 20, "intermediate_size": 1281,
+                  "num_hidden_groups": 2, "inner_group_num": 2}  # fmt: skip
+MODERN_POOLED = {"type": "modernbert", "vocab_size": 50368, "hidden_size": 880,
+                 "intermediate_size": 1760, "num_hidden_layers": 5, "num_attention_heads": 5,
+                 "local_attention": 16, "classifier_pooling": "mean", "attention_bias": True,
+                 "attention_dropout": 0.1, "mlp_dropout": 0.1}  # fmt: skip
+DEBERTA_ABSOLUTE = {"type": "deberta-v2", "vocab_size": 8021, "hidden_size": 336,
+                    "num_hidden_layers": 4, "num_attention_heads": 6, "intermediate_size": 511,
+                    "relative_attention": True, "position_buckets": -1, "pos_att_type": ["c2p"],
+                    "type_vocab_size": 2, "embedding_size": 64}  # fmt: skip
+SINUSOIDAL = {"type": "distilbert", "vocab_size": 119547, "dim": 300, "n_layers": 4, "n_heads": 3,
+              "hidden_dim": 37, "sinusoidal_pos_embds": True, "activation": "relu"}  # fmt: skip
 
 PLAIN = {"task": "token", "num_labels": 13, "batch": 8, "seq_len": 128, "precision": "fp16-amp",
          "attention": "sdpa", "optimizer": "adamw-fused", "checkpointing": False, "grad_accum": 1,
@@ -85,6 +105,17 @@ CASES = (
      "seq_len": [40, 480, 88, 500, 20, 512, 256, 31]},
     {"model": MDISTIL, "batch": 4, "seq_len": 128, "memory": 2 * GIB, "context": 300 << 20},
     {"model": TINY_BERT, "batch": 3, "seq_len": 9, "optimizer": "sgd", "sm": "7.5", "clip": False},
+    {"model": CAUSAL_BERT, "task": "sequence", "num_labels": 200, "batch": 5, "seq_len": 191,
+     "precision": "pure-bf16", "grad_accum": 5, "freeze_layers": 5, "memory": 646 << 20},
+    {"model": WIDE_HEADS, "batch": 3, "seq_len": 2048, "mask": "none", "sm": "8.9"},
+    {"model": WIDE_HEADS, "precision": "bf16-amp", "batch": 7, "seq_len": 777, "sm": "12.0"},
+    {"model": GROUPED_ALBERT, "batch": 13, "seq_len": 333, "optimizer": "adafactor-torch"},
+    {"model": MODERN_POOLED, "task": "sequence", "batch": 16, "seq_len": 257, "grad_accum": 3,
+     "optimizer": "sgd-momentum", "memory": 2398 << 20, "context": 400 << 20},
+    {"model": DEBERTA_ABSOLUTE, "attention": "eager", "batch": 19, "seq_len": 97},
+    {"model": SINUSOIDAL, "batch": 333, "seq_len": 509, "precision": "bf16-amp"},
+    {"model": MDISTIL, "attention": "eager", "optimizer": "none", "batch": 100, "seq_len": 511,
+     "precision": "bf16-amp", "mask": "none", "expandable": True, "memory": 4270 << 20},
 )  # fmt: skip
 
 

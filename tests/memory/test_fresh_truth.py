@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.shared import stub_runtime
 
-NUM_CASES = 26  # of benchmarks/more_cases.py
+NUM_CASES = 34  # of benchmarks/more_cases.py
 
 
 @pytest.fixture(scope="module")
