@@ -27,12 +27,14 @@ def _estimate(
     asked = validated(EstimateConfig, fields)
     from bertfit.diagnose.explain import compare, explain
     from bertfit.memory.host import map_large_blocks
+    from bertfit.models.library_log import log_held_back
     from bertfit.planning.request import estimate, within_positions
 
     map_large_blocks()
     whole = asked.max_length
-    asked = within_positions(asked)
-    found, device, settings = estimate(asked)
+    with log_held_back():
+        asked = within_positions(asked)
+        found, device, settings = estimate(asked)
     fits = found.required_bytes <= device.total_bytes
     if as_json:
         effects = compare(found, _lever_steps(asked)) if levers else []

@@ -23,6 +23,7 @@ from bertfit.memory.host import available_bytes
 from bertfit.models.encoder import build_classifier, load_tokenizer
 from bertfit.models.hub import find_model
 from bertfit.models.layers import num_layers
+from bertfit.models.library_log import log_held_back
 from bertfit.models.model_config import max_positions
 from bertfit.models.tagger import Tagger, window_size
 from bertfit.planning.candidates import JobFacts, Pins
@@ -40,6 +41,7 @@ from bertfit.types import DeviceSpec, LengthProfile
 UNKNOWN_HOST_BYTES = 1 << 60
 
 
+@log_held_back()
 def plan(asked: PlanConfig, say: Say = lambda message: None) -> tuple[Plan, Planner]:
     """Choose how a job would run on a card, which need not be here; reads no weights.
 
@@ -67,6 +69,7 @@ class Ranked:
     plan: Plan | None
 
 
+@log_held_back()
 def rank_cards(asked: PlanConfig, on_card: Callable[[Ranked], None], say: Say) -> list[Ranked]:
     """Plan for every card of the catalogue, the fastest first.
 

@@ -1,15 +1,18 @@
 """What a model's config.json says: its kind, its sizes, how long its sequences may be."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from bertfit.errors import ModelError
 from bertfit.language import _
 from bertfit.models.config_faults import check_fields, check_parts
+from bertfit.models.library_log import log_held_back
 from bertfit.models.safety import check_labels, check_sizes
 
 
+@log_held_back()
 def read_config(folder: Path, trust_remote_code: bool = False) -> Any:
     """Return the transformers configuration of a folder.
 
@@ -68,7 +71,7 @@ def config_fields(folder: Path) -> dict[str, Any]:
     """
     config = read_config(folder)
     raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    missing = [names[0] for names in _SIZES if not any(name in raw for name in names)]
+    missing = _unsaid(raw, config)
     if missing:
         raise ModelError(
             _("{path}: lacks {fields}, so the size of the model is not known.").format(
@@ -103,11 +106,25 @@ def keep_experts(model: Any, folder: Path) -> None:
 
 
 # What a config.json must say; transformers fills the rest with the defaults of the family.
-_SIZES = (
-    ("vocab_size",),
-    ("hidden_size", "dim", "d_model"),
-    ("num_hidden_layers", "n_layers", "num_layers"),
-)
+_SIZES = ("vocab_size", "hidden_size", "num_hidden_layers")
+_BLOCKS = "block_sizes"  # of Funnel: how many layers each has
+
+
+def _unsaid(raw: Mapping[str, Any], config: Any) -> list[str]:
+    """Name the sizes that a config.json leaves to the defaults, as its family calls them.
+
+    A model of several parts (text and images, encoder and decoder) has a configuration for each,
+    of which only what is not the default is stored.
+    """
+    own = {size: config.attribute_map.get(size, size) for size in _SIZES}
+    stored = config.to_dict()
+    if _BLOCKS in stored:
+        own["num_hidden_layers"] = _BLOCKS
+    said = {size for size in own if size in raw or own[size] in raw}
+    missing = [own[size] for size in own if own[size] in stored and size not in said]
+    if own["hidden_size"] not in stored and not any(part in raw for part in config.sub_configs):
+        missing += list(config.sub_configs)
+    return missing
 
 
 def max_positions(config: Any) -> int | None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bertfit.memory.device import resolve_device
+from bertfit.models.library_log import log_held_back
 from bertfit.planning.estimate import MARGIN, required_bytes
 from bertfit.planning.request import (
     model_builder,
@@ -31,6 +32,7 @@ class Capacity:
     required_bytes: int
 
 
+@log_held_back()
 def capacity(
     asked: EstimateConfig,
     lengths: Sequence[int] | None = None,

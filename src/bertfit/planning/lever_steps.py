@@ -8,6 +8,7 @@ from bertfit.errors import ConfigError, ModelError
 from bertfit.language import _
 from bertfit.memory.device import resolve_device
 from bertfit.models.layers import num_layers
+from bertfit.models.library_log import log_held_back
 from bertfit.planning.levers import Settings
 from bertfit.planning.request import (
     estimate,
@@ -24,6 +25,7 @@ Watch = Callable[[list[Change]], Iterable[Change]]
 _LORA_RANK = 8
 
 
+@log_held_back()
 def lever_steps(
     asked: EstimateConfig, watch: Watch = lambda changes: changes
 ) -> dict[str, MemoryEstimate]:

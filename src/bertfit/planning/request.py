@@ -15,6 +15,7 @@ from bertfit.language import _
 from bertfit.memory.device import resolve_device
 from bertfit.models.catalogue import known_config
 from bertfit.models.encoder import build_classifier
+from bertfit.models.library_log import log_held_back
 from bertfit.models.model_config import config_fields, fewest_tokens, max_positions
 from bertfit.planning.estimate import BuildModel, estimate_memory
 from bertfit.planning.levers import EmbedSettings, PredictSettings, Settings, TrainSettings
@@ -139,6 +140,7 @@ def positions_of(asked: EstimateConfig) -> int | None:
     return max_positions(model_builder(asked)().config)
 
 
+@log_held_back()
 def within_positions(asked: EstimateConfig) -> EstimateConfig:
     """Return a question whose lengths the model has: a default shrinks to them.
 
@@ -172,6 +174,7 @@ def within_positions(asked: EstimateConfig) -> EstimateConfig:
     )
 
 
+@log_held_back()
 def estimate(asked: EstimateConfig) -> tuple[MemoryEstimate, DeviceSpec, Settings]:
     """Answer a question.
 
