@@ -184,6 +184,14 @@ def test_a_window_has_room_for_one_token_at_the_least(folder: Path, length: int)
     assert np.isfinite(vector).all()
 
 
+@pytest.mark.parametrize("tokens", [0, -1])
+def test_batches_of_no_token_are_refused(folder: Path, tokens: int) -> None:
+    with pytest.raises(ConfigError, match=f"batch_tokens={tokens}: must be 1 or more"):
+        encoder(folder, batch_tokens=tokens)
+    with pytest.raises(ConfigError, match=f"batch_tokens={tokens}: must be 1 or more"):
+        load(str(folder), device="cpu", batch_tokens=tokens)
+
+
 def test_pooling_at_the_marker_needs_a_model_that_knows_it(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"does not know \[E1\]"):
         list(encoder(folder, pooling="marker").entity_embeddings(["[E1]a[/E1] [E2]b[/E2]"]))

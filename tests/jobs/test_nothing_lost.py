@@ -186,6 +186,12 @@ IMPOSSIBLE = {
     "allow": "frozen-layers=99",
     "budget": "1MiB",
 }
+NAMED = {
+    "attn_kernel": "--attn-kernel flash",
+    "activation_checkpointing": "--activation-checkpointing 99: tiny has 2 layers",
+    "allow": "--allow frozen-layers=99: tiny has 2 layers",
+    "budget": "--budget 1 MiB",
+}
 
 
 @pytest.mark.parametrize("lever", IMPOSSIBLE)
@@ -194,7 +200,7 @@ def test_a_finished_run_outlives_a_lever_that_is_not_to_be_had(
 ) -> None:
     before = left(tmp_path / "run")
     values = asked(tmp_path / "run", job.train_file[0])
-    with pytest.raises(BertfitError):
+    with pytest.raises(BertfitError, match=NAMED[lever]):
         run(job_config({**values, "overwrite": True, lever: IMPOSSIBLE[lever]}))
     assert left(tmp_path / "run") == before
     assert not is_unfinished(tmp_path / "run")

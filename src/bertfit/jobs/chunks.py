@@ -10,6 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
+import torch
+
+from bertfit.errors import ConfigError
+from bertfit.language import _
 from bertfit.types import Example, Window
 
 T = TypeVar("T")
@@ -20,6 +24,21 @@ Cut = Callable[[Iterable[Example]], Iterator[Window]]
 BATCHES_PER_CHUNK = 8
 # Empty texts have no tokens, so the number of records is bounded as well.
 MAX_RECORDS = 4096
+CPU_BATCH_TOKENS = 2048
+CARD_BATCH_TOKENS = 16384
+
+
+def tokens_of_batch(asked: int | None, device: torch.device) -> int:
+    """Return the padded tokens of a batch: as asked, else what suits the device.
+
+    Raises:
+        ConfigError: fewer than one were asked for.
+    """
+    if asked is None:
+        return CPU_BATCH_TOKENS if device.type == "cpu" else CARD_BATCH_TOKENS
+    if asked < 1:
+        raise ConfigError(_("batch_tokens={tokens}: must be 1 or more.").format(tokens=asked))
+    return asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -185,7 +185,8 @@ def _hold_out(
         if len(held) + len(groups[group]) <= wanted:
             held.update(groups[group])
     if not held and len(groups) > 1:
-        held.update(min(groups, key=len))
+        smallest = min(groups, key=len)
+        held.update(smallest)
     train = [example for position, example in enumerate(examples) if position not in held]
     return train, [examples[position] for position in sorted(held)]
 

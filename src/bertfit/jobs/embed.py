@@ -22,9 +22,9 @@ from bertfit.engine.inference import batching_of, first_rows, make_ready, read_a
 from bertfit.engine.pooling import Reduction, pool
 from bertfit.engine.precision import choose_precision
 from bertfit.errors import BudgetError, ConfigError, DataError
-from bertfit.jobs.chunks import BATCHES_PER_CHUNK, Chunk, chunks
+from bertfit.jobs.chunks import BATCHES_PER_CHUNK, Chunk, chunks, tokens_of_batch
 from bertfit.jobs.encoders import Encoder, Pooling, read_encoder
-from bertfit.jobs.predict import CARD_BATCH_TOKENS, CPU_BATCH_TOKENS, text_tokenizer, too_large
+from bertfit.jobs.predict import text_tokenizer, too_large
 from bertfit.jobs.vector_groups import VectorGroups, Vectors
 from bertfit.jobs.work_memory import WorkMemory
 from bertfit.language import _
@@ -79,9 +79,7 @@ class Embedder:
         self.precision: Precision = precision
         self.pooling: Pooling = pooling or encoder.pooling
         self.normalize = encoder.normalize if normalize is None else normalize
-        self.batch_tokens = batch_tokens or (
-            CPU_BATCH_TOKENS if device.type == "cpu" else CARD_BATCH_TOKENS
-        )
+        self.batch_tokens = tokens_of_batch(batch_tokens, device)
         self.layers = _checked_layers(layers, num_layers(encoder.model))
         if self.layers:
             keep_layers(encoder.model, max(self.layers))

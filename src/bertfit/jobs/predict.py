@@ -25,7 +25,7 @@ from bertfit.engine.inference import Batching, batching_of, make_ready, read_as
 from bertfit.engine.precision import choose_precision
 from bertfit.errors import BudgetError, ModelError
 from bertfit.jobs.backend_choice import Backend, other_backends, tokens_per_second
-from bertfit.jobs.chunks import BATCHES_PER_CHUNK, Chunk, chunks
+from bertfit.jobs.chunks import BATCHES_PER_CHUNK, Chunk, chunks, tokens_of_batch
 from bertfit.jobs.foreign_tags import tag_meaning
 from bertfit.jobs.work_memory import WorkMemory
 from bertfit.language import _
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from bertfit.jobs.embed import Embedder
 
 # Padded tokens of a batch. More than this gains nothing on a CPU, whose caches it overflows.
-CPU_BATCH_TOKENS = 2048
-CARD_BATCH_TOKENS = 16384
 # Windows that `tag` sorts by length together.
 READ_AHEAD_WINDOWS = 1024
 # Texts that are looked at to decide how a foreign model's texts are cut.
@@ -99,9 +97,7 @@ class Predictor:
         self.precision: Precision = precision
         self.number_format: str = precision  # or int8, which no model is stored in
         self.constrained = constrained
-        self.batch_tokens = batch_tokens or (
-            CPU_BATCH_TOKENS if device.type == "cpu" else CARD_BATCH_TOKENS
-        )
+        self.batch_tokens = tokens_of_batch(batch_tokens, device)
         self.tokenizer = text_tokenizer(tagger.tokenizer)
         self.model = tagger.model
         if in_training:

@@ -46,7 +46,7 @@ def lever_settings(job: JobConfig, tagger: Tagger) -> TrainSettings:
     """Return the levers that the allowed trade-offs mean; shapes stand for nothing.
 
     Raises:
-        ConfigError: more layers are to be frozen than there are.
+        ConfigError: more layers are to be frozen, or computed twice, than there are.
     """
     layers = num_layers(tagger.model.base_model)  # type: ignore[arg-type]
     settings = TrainSettings(
@@ -60,12 +60,17 @@ def lever_settings(job: JobConfig, tagger: Tagger) -> TrainSettings:
         name: number for name, number in job.trade_offs.items() if name != "first-layers"
     }
     settings = with_trade_offs(settings, made, layers)
-    if settings.frozen_layers > layers:
-        raise ConfigError(
-            _("--allow frozen-layers={wanted}: {model} has {total} layers. Name fewer.").format(
-                wanted=settings.frozen_layers, model=job.model, total=layers
+    twice = job.activation_checkpointing or 0
+    for flag, wanted in (
+        (f"--allow frozen-layers={settings.frozen_layers}", settings.frozen_layers),
+        (f"--activation-checkpointing {twice}", twice),
+    ):
+        if wanted > layers:
+            raise ConfigError(
+                _("{flag}: {model} has {total} layers. Name fewer.").format(
+                    flag=flag, model=job.model, total=layers
+                )
             )
-        )
     return settings
 
 
