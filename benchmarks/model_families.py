@@ -12,10 +12,12 @@ import contextlib
 import json
 import os
 import sys
+import tempfile
 import time
 import warnings
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 import torch
 import transformers
@@ -23,6 +25,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_TOKEN_CLASSIFICATIO
 
 from bertfit.errors import BertfitError
 from bertfit.memory.device import resolve_device
+from bertfit.models.encoder import build_classifier
+from bertfit.models.model_config import config_fields
 from bertfit.planning import program
 from bertfit.planning.estimate import simulate
 from bertfit.planning.levers import PredictSettings, TrainSettings
@@ -42,6 +46,7 @@ JOBS = {
 }
 # What a family's default configuration leaves open, and its published ones say.
 NEEDED = {
+    "gpt_neo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]]},
     "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
     "ministral": {"head_dim": 128},
     "nemotron": {"head_dim": 128, "num_key_value_heads": 8},
@@ -65,17 +70,21 @@ def builder(kind):
     """Return what builds a small model of a family on `meta`."""
     config = transformers.CONFIG_MAPPING[kind](**NEEDED.get(kind, {}))
     text = config.get_text_config()
+    whole, few = getattr(text, "num_hidden_layers", None), LAYERS.get(kind, 2)
     for name in ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers"):
         with contextlib.suppress(Exception):
             if isinstance(getattr(text, name, None), int):
-                setattr(text, name, LAYERS.get(kind, 2))
-    if isinstance(getattr(text, "layer_types", None), list):
-        text.layer_types = text.layer_types[: LAYERS.get(kind, 2)]
-    config.num_labels = NUM_TAGS
+                setattr(text, name, few)
+    for name, value in list(vars(text).items()):
+        if isinstance(value, list) and len(value) == whole:  # one for each layer
+            setattr(text, name, value[:few])
+    with tempfile.TemporaryDirectory() as folder:
+        config.save_pretrained(folder)  # as a hub holds it, each family with its own names
+        found = config_fields(Path(folder))
 
     def build():
         with torch.device("meta"):
-            model = transformers.AutoModelForTokenClassification.from_config(config)
+            model = build_classifier(found, tuple(map(str, range(NUM_TAGS))))
         return model.to("meta")
 
     return build

@@ -116,12 +116,13 @@ def _unsaid(raw: Mapping[str, Any], config: Any) -> list[str]:
     A model of several parts (text and images, encoder and decoder) has a configuration for each,
     of which only what is not the default is stored.
     """
-    own = {size: config.attribute_map.get(size, size) for size in _SIZES}
+    aliases: dict[str, str] = config.attribute_map
+    own = {size: aliases.get(size, size) for size in _SIZES}
     stored = config.to_dict()
     if _BLOCKS in stored:
         own["num_hidden_layers"] = _BLOCKS
-    said = {size for size in own if size in raw or own[size] in raw}
-    missing = [own[size] for size in own if own[size] in stored and size not in said]
+    said = {aliases.get(name, name) for name in raw}
+    missing = [name for name in own.values() if name in stored and name not in said]
     if own["hidden_size"] not in stored and not any(part in raw for part in config.sub_configs):
         missing += list(config.sub_configs)
     return missing
