@@ -48,7 +48,13 @@ def _fill(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> ob
 
     Source: c10/util/TypeCast.h, `checked_convert`. A mask's least number of fp32 is such one in
     16 bits.
+
+    The backward of `minimum` and `maximum` fills in place (tools/autograd/derivatives.yaml), which
+    a dispatch mode turns off.
     """
+    halves = t.in_engine() and t.node_name() in ("MinimumBackward0", "MaximumBackward0")
+    if halves and func == aten.masked_fill.Scalar:
+        return args[0]
     out = t.note_all(func(*args, **kwargs), args)
     value = args[-1]
     if (

@@ -48,6 +48,7 @@ def rule(*overloads: OpOverload) -> Callable[[Rule], Rule]:
 
     def register(function: Rule) -> Rule:
         for overload in overloads:
+            assert overload not in RULES, f"{overload} has a rule"
             RULES[overload] = function
         return function
 

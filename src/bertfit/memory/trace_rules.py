@@ -297,17 +297,6 @@ def _held_once(tensor: Tensor) -> bool:
     )
 
 
-@rule(aten.masked_fill.Scalar)
-def _masked_fill(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
-    """In place in the backward of `minimum` and `maximum` (tools/autograd/derivatives.yaml).
-
-    Under a dispatch mode autograd does not write there either.
-    """
-    if t.in_engine() and t.node_name() in ("MinimumBackward0", "MaximumBackward0"):
-        return args[0]
-    return t.pointwise(func, args, kwargs)
-
-
 @rule(aten._softmax_backward_data.default, aten._log_softmax_backward_data.default)
 def _softmax_backward(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> object:
     """Source: aten/src/ATen/native/cuda/SoftMax.cu, `host_softmax_backward`.
