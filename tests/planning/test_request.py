@@ -199,8 +199,8 @@ _XMOD = {"languages": ["en_XX", "zh_CN"], "default_language": "en_XX"}
             "FNetForTokenClassification has no 'sdpa' attention; it has 'eager'",
         ),
         ({"model_type": "canine"}, {"used_rows": 9}, "no embedding whose rows are pieces"),
-        ({"model_type": "xmod", **_XMOD}, {"precision": "fp16"}, "does not run in 16 bits"),
-        ({"model_type": "xmod", **_XMOD}, {"precision": "bf16"}, "does not run in 16 bits"),
+        ({"model_type": "xmod", **_XMOD}, {"precision": "fp16"}, "do not run in 16 bits"),
+        ({"model_type": "xmod", **_XMOD}, {"precision": "bf16"}, "do not run in 16 bits"),
     ],
 )
 def test_a_lever_that_a_family_lacks_is_refused_by_name(

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from bertfit.cli.options import with_fields
-from bertfit.cli.output import print_json
+from bertfit.cli.output import print_json, tell
 from bertfit.errors import ConfigError
 from bertfit.language import _
 from bertfit.planning.request_config import EstimateConfig
@@ -39,12 +39,12 @@ def _capacity(
     wanted = _lengths(lengths)
     from bertfit.memory.host import map_large_blocks
     from bertfit.planning.capacity import LENGTHS, capacity
-    from bertfit.planning.request import card_precision
+    from bertfit.planning.request import card_precision, suited
 
     map_large_blocks()
-    table = [capacity(question, wanted or None) for question in questions]
+    table = [capacity(question, wanted or None, say=tell) for question in questions]
     device = table[0][1]
-    names = [question.precision or card_precision(device) for question in questions]
+    names = [suited(question, device).precision or card_precision(device) for question in questions]
     if as_json:
         print_json(
             {

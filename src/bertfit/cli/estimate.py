@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bertfit.cli.options import with_fields
-from bertfit.cli.output import print_json
+from bertfit.cli.output import print_json, tell
 from bertfit.language import _
 from bertfit.planning.request_config import EstimateConfig
 from bertfit.units import format_bytes
@@ -34,7 +34,7 @@ def _estimate(
     whole = asked.max_length
     with log_held_back():
         asked = within_positions(asked)
-        found, device, settings = estimate(asked)
+        found, device, settings = estimate(asked, tell)
     fits = found.required_bytes <= device.total_bytes
     if as_json:
         effects = compare(found, _lever_steps(asked)) if levers else []

@@ -50,6 +50,39 @@ def choose_precision(asked: Precision | None, device: torch.device) -> Precision
     return asked
 
 
+# transformers 5.24: DeBERTa masks 16-bit scores with the least fp32 number, X-MOD puts 16-bit rows
+# into an fp32 table, and so does YOSO in its backward.
+_WITHOUT_AUTOCAST = ("deberta", "xmod")
+_WITHOUT_AUTOCAST_IN_TRAINING = (*_WITHOUT_AUTOCAST, "yoso")
+
+
+def suited_precision(
+    asked: Precision | None, best: Precision, kind: str, *, training: bool
+) -> Precision:
+    """Return the precision that a family of models computes with: fp32 where its code needs that.
+
+    Args:
+        asked: by the user.
+        best: what was asked, or the device's best.
+        kind: `model_type` of the model.
+        training: whether there is a backward.
+
+    Raises:
+        ModelError: 16 bits were asked for, and the family does not run under autocast.
+    """
+    without = _WITHOUT_AUTOCAST_IN_TRAINING if training else _WITHOUT_AUTOCAST
+    if best == "fp32" or kind not in without:
+        return best
+    if asked is None:
+        return "fp32"
+    raise ModelError(
+        _(
+            "--precision {precision}: models of type '{kind}' do not run in 16 bits, since their "
+            "code mixes number formats. Take --precision fp32, or leave it out."
+        ).format(precision=asked, kind=kind)
+    )
+
+
 def autocast(
     precision: Precision, device: torch.device, cache: bool = True
 ) -> AbstractContextManager[object]:

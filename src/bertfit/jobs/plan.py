@@ -103,7 +103,7 @@ def rank_cards(asked: PlanConfig, on_card: Callable[[Ranked], None], say: Say) -
 
 def _planner_for(facts: JobFacts, asked: PlanConfig, device: DeviceSpec) -> Planner | None:
     try:
-        precision = precision_for(asked.precision, device)
+        precision = precision_for(asked.precision, device, _kind(facts.build_model()))
         check_kernel(asked.attn_kernel, precision, device)
     except ConfigError:  # a card that cannot do what is asked
         return None
@@ -145,6 +145,7 @@ def facts_of(asked: PlanConfig, device: DeviceSpec, say: Say, *, check: bool = T
         windows_per_step=asked.batch_size,
         num_texts=asked.num_texts,
         used_rows=None,
+        say=say,
     )
 
 
@@ -175,6 +176,7 @@ def facts_of_corpus(
         windows_per_step=windows_in_step(lessons, job.batch_size),
         num_texts=len(lessons.train),
         used_rows=len(lessons.piece_ids(tagger)),
+        say=say,
     )
 
 
@@ -189,8 +191,9 @@ def _facts(
     windows_per_step: int,
     num_texts: int,
     used_rows: int | None,
+    say: Say,
 ) -> JobFacts:
-    precision = precision_for(job.precision, device)
+    precision = precision_for(job.precision, device, _kind(build()), say=say)
     check_kernel(job.attn_kernel, precision, device)
     settings = settings_of_job(job, num_tags, precision, used_rows)
     # A tiny model is built without the layers that are not kept.
@@ -212,6 +215,10 @@ def _facts(
         pins=Pins.of(job),
         is_fenced=job.budget is not None,
     )
+
+
+def _kind(model: nn.Module) -> str:
+    return str(model.config.model_type)  # type: ignore[union-attr]
 
 
 def settings_of_job(

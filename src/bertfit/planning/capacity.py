@@ -10,6 +10,7 @@ from bertfit.planning.request import (
     model_builder,
     positions_of,
     settings_of,
+    suited,
     within_positions,
 )
 from bertfit.planning.request_config import EstimateConfig
@@ -37,6 +38,7 @@ def capacity(
     asked: EstimateConfig,
     lengths: Sequence[int] | None = None,
     on_cell: Callable[[Capacity], None] | None = None,
+    say: Callable[[str], None] = lambda message: None,
 ) -> tuple[list[Capacity], DeviceSpec]:
     """Find the largest batch for every length.
 
@@ -47,6 +49,7 @@ def capacity(
         asked: the question; its batch size and length are not looked at.
         lengths: tokens in each window; None is `LENGTHS`, up to what the model has.
         on_cell: told every answer as it is found.
+        say: told where the model keeps the card from its best precision.
 
     Raises:
         ModelError: the model is not known, or it does not read a length.
@@ -58,6 +61,7 @@ def capacity(
         lengths = [*(length for length in LENGTHS if length < most), most]
     else:
         within_positions(asked.model_copy(update={"lengths": tuple(lengths)}))
+    asked = suited(asked, device, say)
     build = model_builder(asked)
     family = ShapeFamily(
         build,

@@ -14,6 +14,7 @@ from bertfit.planning.request import (
     estimate,
     model_builder,
     settings_of,
+    suited,
     within_positions,
 )
 from bertfit.planning.request_config import EstimateConfig
@@ -41,8 +42,8 @@ def lever_steps(
     Raises:
         ModelError, ConfigError: the question itself has no answer.
     """
-    asked = within_positions(asked)
     device = resolve_device(asked.gpu)
+    asked = suited(within_positions(asked), device)
     same = asked.model_dump()
     before = settings_of(asked, device)
     found = {}

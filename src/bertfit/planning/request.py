@@ -2,7 +2,7 @@
 "read.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from bertfit.config import AttentionKernel, Precision
+from bertfit.engine.precision import suited_precision
 from bertfit.errors import ConfigError, ModelError
 from bertfit.language import _
 from bertfit.memory.device import resolve_device
@@ -22,6 +23,8 @@ from bertfit.planning.levers import EmbedSettings, PredictSettings, Settings, Tr
 from bertfit.planning.request_config import EstimateConfig
 from bertfit.types import DeviceSpec, MemoryEstimate
 
+Say = Callable[[str], None]
+
 
 def card_precision(device: DeviceSpec) -> Precision:
     """Return the fastest number format of a card that keeps the quality."""
@@ -31,11 +34,26 @@ def card_precision(device: DeviceSpec) -> Precision:
     return "fp16" if device.compute_capability >= (7, 0) else "fp32"
 
 
-def precision_for(asked: Precision | None, device: DeviceSpec) -> Precision:
-    """Return the asked precision, or the card's best.
+def precision_for(
+    asked: Precision | None,
+    device: DeviceSpec,
+    kind: str = "",
+    *,
+    training: bool = True,
+    say: Say = lambda message: None,
+) -> Precision:
+    """Return the asked precision, or the card's best that the model runs in.
+
+    Args:
+        asked: by the user.
+        device: the card.
+        kind: `model_type` of the model.
+        training: whether there is a backward.
+        say: told where the model keeps the card from its best.
 
     Raises:
         ConfigError: the card cannot compute with it.
+        ModelError: the model cannot.
     """
     if asked == "bf16" and not device.bf16:
         raise ConfigError(
@@ -44,7 +62,29 @@ def precision_for(asked: Precision | None, device: DeviceSpec) -> Precision:
                 "out."
             ).format(card=device.name)
         )
-    return asked or card_precision(device)
+    best = asked or card_precision(device)
+    suited = suited_precision(asked, best, kind, training=training)
+    if suited != best:
+        say(_("Models of type '{kind}' do not run in 16 bits: this is for fp32.").format(kind=kind))
+    return suited
+
+
+def suited(
+    asked: EstimateConfig, device: DeviceSpec, say: Say = lambda message: None
+) -> EstimateConfig:
+    """Return a question whose precision the model runs in: fp32 where autocast would stop it.
+
+    Raises:
+        ConfigError, ModelError: the card or the model has not what was asked.
+    """
+    if asked.pure_16bit:  # nothing is autocast
+        return asked
+    kind = str(model_fields(asked.model)["model_type"])
+    training = asked.mode == "train"
+    precision = precision_for(asked.precision, device, kind, training=training, say=say)
+    if precision == (asked.precision or card_precision(device)):
+        return asked
+    return asked.model_copy(update={"precision": precision})
 
 
 def check_kernel(kernel: AttentionKernel | None, precision: Precision, device: DeviceSpec) -> None:
@@ -175,8 +215,14 @@ def within_positions(asked: EstimateConfig) -> EstimateConfig:
 
 
 @log_held_back()
-def estimate(asked: EstimateConfig) -> tuple[MemoryEstimate, DeviceSpec, Settings]:
+def estimate(
+    asked: EstimateConfig, say: Say = lambda message: None
+) -> tuple[MemoryEstimate, DeviceSpec, Settings]:
     """Answer a question.
+
+    Args:
+        asked: the question.
+        say: told where the model keeps the card from its best precision.
 
     Returns:
         The estimate, the card it is for, and the settings that were decided.
@@ -186,7 +232,7 @@ def estimate(asked: EstimateConfig) -> tuple[MemoryEstimate, DeviceSpec, Setting
         ConfigError: the card is not known, or sizes that make no sense.
     """
     device = resolve_device(asked.gpu)
-    asked = within_positions(asked)
+    asked = suited(within_positions(asked), device, say)
     settings = settings_of(asked, device)
     return estimate_memory(model_builder(asked), settings, device), device, settings
 
