@@ -157,7 +157,9 @@ def trace_case(case, multiprocessors, models):
 def replay(case, trace):
     """Replay a trace on the card of a case; the allocator, and where it stopped."""
     capacity = case["memory"] - case["context"] if case["memory"] else None
-    allocator = CachingAllocator(capacity, expandable_segments=case["expandable"])
+    allocator = CachingAllocator(
+        capacity, card_bytes=case["memory"], expandable_segments=case["expandable"]
+    )
     held, sizes = {}, trace.sizes
     for at, entry in enumerate(trace.stream):
         if entry < 0:
@@ -170,6 +172,11 @@ def replay(case, trace):
     return allocator, None
 
 
+def error_of(found, truth):
+    """Return the error as a share of the truth, which is 0 where not one tensor found room."""
+    return (found - truth) / truth if truth else float(found > 0)
+
+
 def compare(number, case, result, models):
     begun = time.perf_counter()
     trace = trace_case(case, result["multiprocessors"], models)
@@ -177,9 +184,9 @@ def compare(number, case, result, models):
     return {
         "number": number,
         "case": case,
-        "reserved": allocator.peak_reserved_bytes / result["max_memory_reserved"] - 1,
-        "allocated": allocator.peak_allocated_bytes / result["max_memory_allocated"] - 1,
-        "requested": allocator.peak_requested_bytes / result["max_requested"] - 1,
+        "reserved": error_of(allocator.peak_reserved_bytes, result["max_memory_reserved"]),
+        "allocated": error_of(allocator.peak_allocated_bytes, result["max_memory_allocated"]),
+        "requested": error_of(allocator.peak_requested_bytes, result["max_requested"]),
         "oom": stopped is not None,
         "verdict_wrong": (stopped is not None) != result["oom"],
         "judged": not result["oom"] and stopped is None,

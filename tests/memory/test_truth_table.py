@@ -73,3 +73,19 @@ def test_a_number_that_is_no_case_is_one_line(
     out, err = capsys.readouterr()
     assert (stopped.value.code, out, err.count("\n")) == (2, "", 1)
     assert f"--only {only}" in err and "from 0 to" in err
+
+
+def test_memory_that_ends_at_the_first_tensor_is_a_right_verdict(
+    benchmark: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = json.loads(shared("data", "memory_truth", "cases.json").read_text())["cases"][3]
+    nothing = dict.fromkeys(("max_memory_reserved", "max_memory_allocated", "max_requested"), 0)
+    none = {
+        "case": {**good["case"], "memory": 300 << 20, "context": 299 << 20},
+        "result": {**good["result"], **nothing, "oom": True},
+    }
+    path = tmp_path / "cases.json"
+    path.write_text(json.dumps({"cases": [none]}))
+    assert benchmark("--cases", str(path), "--json") == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["cases"], summary["failed"], summary["verdicts_wrong"]) == (1, 0, 0)
