@@ -20,10 +20,10 @@ from bertfit.engine.backends import Forward, torch_encoder
 from bertfit.engine.device import choose_device
 from bertfit.engine.inference import batching_of, first_rows, make_ready, read_as
 from bertfit.engine.pooling import Reduction, pool
-from bertfit.engine.precision import choose_precision
 from bertfit.errors import BudgetError, ConfigError, DataError
 from bertfit.jobs.chunks import BATCHES_PER_CHUNK, Chunk, chunks, tokens_of_batch
 from bertfit.jobs.encoders import Encoder, Pooling, read_encoder
+from bertfit.jobs.number_format import format_of_prediction
 from bertfit.jobs.predict import text_tokenizer, too_large
 from bertfit.jobs.vector_groups import VectorGroups, Vectors
 from bertfit.jobs.work_memory import WorkMemory
@@ -291,10 +291,11 @@ def load_encoder(
         ConfigError: the device, precision or layers are not to be had.
     """
     chosen = choose_device(device)
-    number_format = choose_precision(precision, chosen)
+    folder = find_model(model)
+    number_format = format_of_prediction(precision, chosen, folder, trust_remote_code)
     dtype = read_as(chosen, number_format)
     return Embedder(
-        read_encoder(find_model(model), max_length, trust_remote_code, dtype),
+        read_encoder(folder, max_length, trust_remote_code, dtype),
         device=chosen,
         precision=number_format,
         layers=layers,

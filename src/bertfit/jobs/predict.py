@@ -22,11 +22,11 @@ from bertfit.engine.backends import Forward, torch_tagger
 from bertfit.engine.decode import Decoder, Tagged, tag_batch
 from bertfit.engine.device import choose_device
 from bertfit.engine.inference import Batching, batching_of, make_ready, read_as
-from bertfit.engine.precision import choose_precision
 from bertfit.errors import BudgetError, ModelError
 from bertfit.jobs.backend_choice import Backend, other_backends, tokens_per_second
 from bertfit.jobs.chunks import BATCHES_PER_CHUNK, Chunk, chunks, tokens_of_batch
 from bertfit.jobs.foreign_tags import tag_meaning
+from bertfit.jobs.number_format import format_of_prediction
 from bertfit.jobs.work_memory import WorkMemory
 from bertfit.language import _
 from bertfit.models.encoder import LoadedTokenizer
@@ -338,10 +338,11 @@ def load(
         ConfigError: the device, precision or backend is not to be had here.
     """
     chosen = choose_device(device)
-    number_format = choose_precision(precision, chosen)
+    folder = find_model(model)
+    number_format = format_of_prediction(precision, chosen, folder, trust_remote_code, say)
     others = other_backends(backend, chosen, precision, number_format)
     tagger = load_tagger(
-        find_model(model),
+        folder,
         trust_remote_code=trust_remote_code,
         dtype=torch.float32 if others else read_as(chosen, number_format),
     )

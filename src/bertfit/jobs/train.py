@@ -30,6 +30,7 @@ from bertfit.jobs.dev_scores import DevScores, one_line, score_of
 from bertfit.jobs.early_refusal import refuse_early
 from bertfit.jobs.forecast import forecast
 from bertfit.jobs.lessons import Lessons, make_lessons
+from bertfit.jobs.number_format import in_format_of_training
 from bertfit.jobs.predict import Predictor
 from bertfit.jobs.preemption import Preemption, try_command
 from bertfit.jobs.resume import identity_of
@@ -115,6 +116,7 @@ def train(
         corpus = read_corpus(job, say)
         torch.manual_seed(job.seed)
         tagger = starting_tagger(job, corpus, say)
+        job, place = in_format_of_training(job, place, tagger.model.config.model_type, say)
         identity = identity_of(job, corpus, tagger.model)
         record, goes_on = early or _take_folder(stack, output, job)
         store = CheckpointStore(output / "checkpoints")
