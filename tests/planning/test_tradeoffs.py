@@ -49,3 +49,4 @@ def test_a_trade_off_needs_less_than_the_job_without_it(name: TradeOff, host_sta
 def test_what_is_made_is_said_with_its_number_price_and_source() -> None:
     (line,) = in_words({"lora": 4})
     assert line.startswith("Allowed, and made: lora=4 (") and entry("lora").source in line
+    assert "(rank 8)" not in line and "rank 8 unless a number is said" in line

@@ -74,7 +74,10 @@ CATALOGUE: tuple[TradeOffEntry, ...] = (
     ),
     TradeOffEntry(
         name="lora",
-        what=N_("the encoder stays as it is, small matrices beside it are trained (rank 8)"),
+        what=N_(
+            "the encoder stays as it is, small matrices beside it are trained, of rank 8 unless a "
+            "number is said"
+        ),
         memory=N_("12 bytes less for nearly each weight of the encoder"),
         price=N_("GLUE on a par with training all; needs a higher learning rate"),
         source="https://arxiv.org/abs/2106.09685",
