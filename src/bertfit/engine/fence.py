@@ -106,12 +106,11 @@ def check_floor(budget_bytes: int, needed_bytes: int, context_bytes: int) -> Non
         raise BudgetError(
             _(
                 "--budget {budget} is too small: weights, gradients and optimizer state take "
-                "{needed} and the CUDA context {context}, so {floor} is the least, before any "
-                "text. Give more, or take a smaller model."
+                "{needed}, so {floor} is the least, before any text. Give more, or take a smaller "
+                "model."
             ).format(
                 budget=format_bytes(budget_bytes),
-                needed=format_bytes(needed_bytes),
-                context=format_bytes(context_bytes),
+                needed=_with_context(needed_bytes, context_bytes),
                 floor=format_floor(floor),
             )
         )
@@ -129,16 +128,24 @@ def check_least(
     if budget_bytes < needed + context_bytes:
         raise BudgetError(
             _(
-                "--budget {budget} is too small: the weights alone take {needed} and the CUDA "
-                "context {context}, so {floor} is the least, before any text. Give more, or take a "
-                "smaller model."
+                "--budget {budget} is too small: the weights alone take {needed}, so {floor} is "
+                "the least, before any text. Give more, or take a smaller model."
             ).format(
                 budget=format_bytes(budget_bytes),
-                needed=format_bytes(needed),
-                context=format_bytes(context_bytes),
+                needed=_with_context(needed, context_bytes),
                 floor=format_floor(needed + context_bytes),
             )
         )
+
+
+def _with_context(needed_bytes: int, context_bytes: int) -> str:
+    """Name what is needed, and beside it the context of a card; a processor has none."""
+    needed = format_bytes(needed_bytes)
+    if not context_bytes:
+        return needed
+    return _("{needed} and the CUDA context {context}").format(
+        needed=needed, context=format_bytes(context_bytes)
+    )
 
 
 def check_host(needed_bytes: int, available_bytes: int | None = None) -> None:
