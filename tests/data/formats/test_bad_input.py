@@ -58,6 +58,7 @@ def test_an_empty_file_is_refused(tmp_path: Path, content: bytes) -> None:
 
 def test_a_missing_path_and_a_foreign_folder_are_refused(tmp_path: Path) -> None:
     assert "does not exist" in refusal(tmp_path / "nothing.json")
+    assert "is an empty folder. Name a file" in refusal(tmp_path)
     (tmp_path / "notes.md").write_text("x")
     assert "notes.md" in refusal(tmp_path)
 

@@ -180,11 +180,17 @@ def _folder(place: Path, options: ReadOptions) -> Recognised:
         found = _tables("parquet", [_parquet(each) for each in shards], options)
         return replace(found, beside=_beside(place, shards))
     names = sorted(each.name for each in place.iterdir())[:10]
+    if not names:
+        raise DataError(
+            _("{path} is an empty folder. Name a file, or a folder that holds data.").format(
+                path=place
+            )
+        )
     raise DataError(
         _(
             "{path} is a folder, but neither of brat (.txt with .ann), nor of `datasets`, nor of "
             "Parquet files, nor sentences.txt with tags.txt. Name a file in it: {names}."
-        ).format(path=place, names=", ".join(names) or "-")
+        ).format(path=place, names=", ".join(names))
     )
 
 
