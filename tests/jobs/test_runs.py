@@ -40,6 +40,7 @@ from bertfit.jobs.runs import (
     registry_folder,
     stop_run,
 )
+from bertfit.language import use_language
 
 # A run that works until it is told to stop, and then says that it was stopped.
 WORKER = """
@@ -182,6 +183,12 @@ def test_stop_ends_a_run_that_can_be_resumed(
     assert "stopped, step 3 of 10" in shown and "stopped at step 3" in shown
     with pytest.raises(ConfigError, match="not at work: it is stopped"):
         stop_run(find_run("work"))
+    use_language("zh")
+    try:
+        with pytest.raises(ConfigError, match="状态为已停止。"):
+            stop_run(find_run("work"))
+    finally:
+        use_language(None)
 
 
 def test_a_run_hears_the_file_where_no_signal_reaches_it(

@@ -5,21 +5,11 @@ from typing import Annotated
 import typer
 
 from bertfit.cli.output import print_json
-from bertfit.jobs.runs import Run, list_runs
-from bertfit.language import N_, _
+from bertfit.jobs.runs import STATE_NAMES, Run, list_runs
+from bertfit.language import _
 from bertfit.units import format_seconds
 
 _PIPE_WIDTH = 10_000
-STATES = {
-    "starting": N_("starting"),
-    "running": N_("running"),
-    "finished": N_("finished"),
-    "stopped": N_("stopped"),
-    "failed": N_("failed"),
-    "killed": N_("killed"),
-    "silent": N_("not heard of"),
-    "unreadable": N_("unreadable"),
-}
 
 
 def command(
@@ -55,7 +45,7 @@ def _print_table(runs: list[Run]) -> None:
     for run in runs:
         table.add_row(
             run.id,
-            _(STATES[run.state]),
+            _(STATE_NAMES[run.state]),
             f"{run.step}/{run.num_steps}" if run.num_steps else "-",
             "-" if run.score is None else f"{run.score:.4f}",
             "-" if run.seconds_left is None else format_seconds(run.seconds_left),
@@ -73,7 +63,7 @@ def print_end(run: Run) -> None:
     """Say how a run is, in one line or two."""
     print(
         _("{name}: {state}, step {step} of {all}.").format(
-            name=run.id, state=_(STATES[run.state]), step=run.step, all=run.num_steps or "?"
+            name=run.id, state=_(STATE_NAMES[run.state]), step=run.step, all=run.num_steps or "?"
         )
     )
     if run.message:

@@ -38,6 +38,18 @@ State = Literal[
     "starting", "running", "finished", "stopped", "failed", "killed", "silent", "unreadable"
 ]
 
+# What a user reads of a state.
+STATE_NAMES: dict[State, str] = {
+    "starting": N_("starting"),
+    "running": N_("running"),
+    "finished": N_("finished"),
+    "stopped": N_("stopped"),
+    "failed": N_("failed"),
+    "killed": N_("killed"),
+    "silent": N_("not heard of"),
+    "unreadable": N_("unreadable"),
+}
+
 _CAUSES = {
     "memory": N_(
         "The kernel killed it because memory ended (out-of-memory killer). Give it a smaller "
@@ -274,7 +286,9 @@ def stop_run(run: Run, patience_seconds: float = STOP_SECONDS) -> Run:
         raise ConfigError(run.message)
     if not run.is_live:
         raise ConfigError(
-            _("Run '{name}' is not at work: it is {state}.").format(name=run.id, state=run.state)
+            _("Run '{name}' is not at work: it is {state}.").format(
+                name=run.id, state=_(STATE_NAMES[run.state])
+            )
         )
     status = read_status(run.folder)
     assert status is not None, "look has read it"
