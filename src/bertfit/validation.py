@@ -39,7 +39,7 @@ def _faults(error: ValidationError, fields: Mapping[str, FieldInfo]) -> str:
         elif fault["type"] == "missing":
             lines.append(_("{flag} is missing.").format(flag=flag))
         elif not name:
-            lines.append(_reason(fault) + ".")
+            lines.append(reason(fault) + ".")
         elif fault["type"] == "finite_number":
             lines.append(
                 _("{flag} {value}: must be a finite number ({meaning}).").format(
@@ -49,7 +49,7 @@ def _faults(error: ValidationError, fields: Mapping[str, FieldInfo]) -> str:
         else:
             lines.append(
                 _("{flag} {value}: {reason}.").format(
-                    flag=flag, value=_as_given(flag, fault.get("input")), reason=_reason(fault)
+                    flag=flag, value=_as_given(flag, fault.get("input")), reason=reason(fault)
                 )
             )
     if len(lines) == 1:
@@ -64,7 +64,7 @@ def _as_given(flag: str, value: object) -> object:
     return f" {flag} ".join(map(str, value)) if isinstance(value, list) and value else value
 
 
-def _reason(fault: ErrorDetails) -> str:
+def reason(fault: ErrorDetails) -> str:
     """Say in our words, and so in the user's language, why pydantic refused a value."""
     limits = fault.get("ctx", {})
     kind = fault["type"]

@@ -22,6 +22,14 @@ WRONG = [
         "没有 --epochs 这个选项",
         "num-train-epochs",
     ),
+    (["demo", "--num-train", "0"], "--num-train 0: must be 1 or", "必须至少是 1", "demo --help"),
+    (["demo", "--num-train", "x"], "x: must be a whole number", "必须是整数", "demo --help"),
+    (
+        ["train", "--model"],
+        "--model is given with nothing behind it",
+        "--model 后面",
+        "train --help",
+    ),
     (["doctor", "a", "b"], "too many arguments: a b", "参数太多：a b", "doctor --help"),
 ]
 

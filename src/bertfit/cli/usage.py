@@ -6,7 +6,10 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
+from pydantic import ValidationError
+
 from bertfit.language import N_, _
+from bertfit.validation import reason
 
 # What click and typer put into help texts.
 _HEADINGS = (N_("Arguments"), N_("Options"), N_("Commands"))
@@ -79,6 +82,16 @@ def reason_of(error: Any) -> str:
     extra = re.fullmatch(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)", message)
     if extra:
         return _("too many arguments: {names}.").format(names=extra[1])
+    if re.fullmatch(r"Option '.*' requires an argument", message):
+        return _("{flag} is given with nothing behind it: say what it is, or leave it out.").format(
+            flag=error.option_name
+        )
+    cause = error.__cause__
+    if param is not None and isinstance(cause, ValidationError):  # a number, as typer reads them
+        fault = cause.errors()[0]
+        return _("{flag} {value}: {reason}.").format(
+            flag=_name(param), value=fault["input"], reason=reason(fault)
+        )
     return f"{_name(param)}: {message}." if param is not None else f"{message}."
 
 
