@@ -62,3 +62,24 @@ def test_matrices_of_two_types_are_not_multiplied(product: Callable[..., Tensor]
             product(x, y)
         with torch.autocast("cuda", dtype=torch.bfloat16):
             assert product(x, y).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    "product",
+    [
+        lambda x, y: x @ y,
+        lambda x, y: x[None] @ y[None],
+        lambda x, y: torch.bmm(x[None].expand(2, 3, 4), x.T[None].expand(3, 4, 3)),
+        lambda x, y: torch.addmm(x, x, y),
+        lambda x, y: torch.nn.functional.linear(x, y.T, x[0]),
+        lambda x, y: torch.baddbmm(x[None], x[None], y[None]),
+    ],
+)
+def test_matrices_that_do_not_fit_are_not_multiplied(product: Callable[..., Tensor]) -> None:
+    host = torch.zeros(3, 4)
+    with pytest.raises(RuntimeError):
+        product(host, host)
+    with record(CHIP):
+        x = host.to("cuda")
+        with pytest.raises(RuntimeError, match="cannot be multiplied"):
+            product(x, x)

@@ -181,6 +181,10 @@ def _matmul(t: OpTrace, func: OpOverload, args: Arguments, kwargs: Keywords) -> 
     # Not left to torch, which takes a decomposition in Python for the shape of `addmm`.
     left, right = args[-2:]
     check_same_dtype(left, right)
+    if (*left.shape[:-2], left.shape[-1]) != right.shape[:-1]:
+        raise RuntimeError(
+            f"shapes cannot be multiplied ({tuple(left.shape)} and {tuple(right.shape)})"
+        )
     out = t.new((*left.shape[:-1], right.shape[-1]), left.dtype)
     if left.numel() and right.numel():
         t.blas()
