@@ -73,9 +73,34 @@ def test_texts_in_a_file_are_lines_and_the_document_counts_them(
 
 
 def test_flags_of_a_file_are_refused_for_texts(capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ["--text", "ab", "--whole-files", "--format", "csv"]
+    flags = ["--text", "ab", "--whole-files", "--format", "csv", "--offsets", "utf16"]
     assert main(["predict", "no/model", *flags]) == 2
-    assert "--whole-files, --format: says how a file is read" in capsys.readouterr().err
+    assert "--whole-files, --format, --offsets: says how a file" in capsys.readouterr().err
+
+
+def test_a_scheme_is_refused_for_output_without_tags(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in.txt").write_text("ab\n")
+    flags = ["--output", str(tmp_path / "o.jsonl"), "--output-scheme", "bmes"]
+    assert main(["predict", "no/model", str(tmp_path / "in.txt"), *flags]) == 2
+    assert "--output-scheme: only with CoNLL, and the output is jsonl" in capsys.readouterr().err
+    columns = tmp_path / "a.conll"
+    columns.write_text("Ada\tB-PER\n\n")
+    convert = ["data", "convert", str(columns), str(tmp_path / "a.jsonl"), "--scheme", "bioes"]
+    assert main(convert) == 2
+    assert "--scheme bioes: only columns have tags" in capsys.readouterr().err
+    assert main(convert[:-2]) == 0
+
+
+def test_flags_that_text_has_no_use_for_are_told(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "in.txt"
+    path.write_text("ab\n")
+    assert main(["predict", model, str(path), "--separator", ",", "--offsets", "utf16"]) == 0
+    said = capsys.readouterr().err
+    assert f"{path}: --separator, --offsets: changes nothing here, for the file is read" in said
 
 
 @pytest.mark.parametrize(
@@ -95,7 +120,10 @@ def test_flags_that_need_an_output_file_are_refused_without_one(
     [
         ("in.txt", ["--format", "nope"], "no format 'nope'"),
         ("-", ["--format", "nope"], "no format 'nope'"),
-        ("in.txt", ["--whole-files", "--format", "nope"], "no format 'nope'"),
+        ("in.txt", ["--file-scheme", "nope"], "no tag scheme 'nope'. Choose one of bio, iob1"),
+        ("-", ["--file-scheme", "nope"], "no tag scheme 'nope'"),
+        ("in.txt", ["--whole-files", "--format", "csv"], "--format: not with --whole-files"),
+        ("in.txt", ["--whole-files", "--separator", ","], "--separator: not with --whole-files"),
         ("in.txt", ["--format", "parquet"], "does not look like the format 'parquet'"),
         ("gone.txt", [], "no such file"),
     ],

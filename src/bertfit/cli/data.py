@@ -157,6 +157,12 @@ def _convert(
         raise ConfigError(
             _("What is {path} to be? Say it with --to, for example --to jsonl.").format(path=target)
         )
+    if scheme not in (None, "bio") and format not in ("columns", "conll"):
+        raise ConfigError(
+            _(
+                "--scheme {scheme}: only columns have tags, and {format} has spans. Leave it out."
+            ).format(scheme=scheme, format=format)
+        )
     log = ProblemLog()
     file = open_data(source, options, log)
     if scheme is None:

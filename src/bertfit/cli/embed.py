@@ -16,6 +16,7 @@ from bertfit.cli.streaming import (
     print_report,
     reading_job,
     refuse_together,
+    refuse_whole,
 )
 from bertfit.config import JobConfig, reading_fields
 from bertfit.language import _
@@ -72,6 +73,8 @@ def _embed(
     from bertfit.jobs.vector_formats import Dtype, suffix_of
 
     suffix_of(output)
+    if whole_files:
+        refuse_whole(job)
     what: What = _one_of("--vectors", vectors, get_args(What))
     how: Pooling | None = (
         None if pooling is None else _one_of("--pooling", pooling, get_args(Pooling))

@@ -18,8 +18,10 @@ from bertfit.cli.streaming import (
     TextFile,
     WholeFiles,
     print_report,
+    reading_flags,
     reading_job,
     refuse_together,
+    refuse_whole,
 )
 from bertfit.config import JobConfig, reading_fields
 from bertfit.language import _
@@ -115,6 +117,12 @@ def _predict(
                     path=output
                 )
             )
+        refuse_together(
+            {"--output-scheme": output_scheme != "bio" and name != "conll"},
+            _("only with CoNLL, and the output is {format}. Add --output-format conll.").format(
+                format=name
+            ),
+        )
     scheme, chosen, options = scheme_of(output_scheme), backend_of(backend), read_options(job)
     refuse_together(
         {"--max-f1-loss": max_f1_loss is not None and int8 is None},
@@ -147,9 +155,11 @@ def _predict(
         _("say with --output where the entities go; standard output gets JSON lines."),
     )
     refuse_together(
-        {"--whole-files": whole_files, "--format": job.format is not None} if file is None else {},
+        {"--whole-files": whole_files, **reading_flags(job)} if file is None else {},
         _("says how a file is read, and --text is none. Leave it out."),
     )
+    if whole_files:
+        refuse_whole(job)
     log, asked, source = ProblemLog(), None, None
     if file is not None and output is not None:
         asked = PredictJob(

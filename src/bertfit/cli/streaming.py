@@ -45,6 +45,24 @@ def refuse_together(flags: dict[str, bool], reason: str) -> None:
         raise ConfigError(f"{', '.join(given)}: {reason}")
 
 
+def reading_flags(job: JobConfig) -> dict[str, bool]:
+    """Return the flags that say how a file is read, and whether each was given."""
+    names = ("format", "file_scheme", "tag_column", "separator", "offsets")
+    return {"--" + name.replace("_", "-"): getattr(job, name) is not None for name in names}
+
+
+def refuse_whole(job: JobConfig) -> None:
+    """Refuse with `--whole-files` what says how records are found in a file.
+
+    Raises:
+        ConfigError: there is such a flag.
+    """
+    refuse_together(
+        {**reading_flags(job), "--format": job.format not in (None, "text")},
+        _("not with --whole-files, which takes every file for one text. Leave it out."),
+    )
+
+
 def print_report(report: "StreamReport", output: Path, log: "ProblemLog", as_json: bool) -> None:
     """Print what was wrong with the texts, and the counts of a job that streams."""
     from bertfit.jobs.corpus import report_problems

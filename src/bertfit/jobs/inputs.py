@@ -19,6 +19,7 @@ from bertfit.data.formats.source import (
     refuse_special,
     text_file,
 )
+from bertfit.data.formats.unused import unused_by_format
 from bertfit.errors import DataError
 from bertfit.language import _
 from bertfit.types import Example, Problem
@@ -38,13 +39,13 @@ class TextInput:
         whole_files: every file is one text.
 
     Raises:
-        DataError: there is no such input or format, or its content is of another or of none.
+        DataError: there is no such input, format or scheme, or its content is of another or none.
     """
 
     def __init__(
         self, name: str, options: ReadOptions, log: ProblemLog, *, whole_files: bool = False
     ) -> None:
-        refuse_unknown(options.format)
+        refuse_unknown(options)
         self.name = name
         self._options = options
         self._log = log
@@ -170,6 +171,9 @@ class TextInput:
 
     def _lines(self, head: bytes, stream: BinaryIO) -> Iterator[Example]:
         intake = Intake(Path("stdin"), "stdin", self._options, self._log)
+        unused = unused_by_format(self._options, "text", "stdin")
+        if unused is not None:
+            self._log.add(unused)
         number = 0
         for raw in _byte_lines(head.removeprefix(b"\xef\xbb\xbf"), stream):
             number += 1

@@ -132,6 +132,37 @@ def test_what_a_folder_holds_beside_is_named(tmp_path: Path, names: list[str], f
     assert "not read: more/dev.jsonl.gz, test.csv" in note.message
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "flags"),
+    [
+        ("a.conll", "Ada\tB-P\nsaw\tO\n\n", ["--offsets"]),
+        ("a.jsonl", '{"tokens": ["Ada"], "ner_tags": ["B-P"]}\n', ["--separator"]),
+        (
+            "a.jsonl",
+            '{"text": "Ada", "label": [[0, 3, "P"]]}\n',
+            ["--separator", "--file-scheme", "--tag-column"],
+        ),
+        (
+            "a.txt",
+            "Ada came here yesterday .\n",
+            ["--file-scheme", "--tag-column", "--separator", "--offsets"],
+        ),
+    ],
+)
+def test_flags_that_a_file_has_no_use_for_are_told(
+    tmp_path: Path, name: str, content: str, flags: list[str]
+) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    assert not kinds(count_files([path], ReadOptions()))
+    tags = "2" if name == "a.conll" else "ner_tags"
+    given = ReadOptions(scheme="bio", tag_column=tags, separator="tab", offsets="utf16")
+    notes = [p for p in count_files([path], given).problems.problems if p.kind == "unused-flag"]
+    told = [flag for p in notes for flag in p.message.partition(": ")[0].split(", ")]
+    assert sorted(told) == sorted(flags)
+    assert all(p.severity == "note" and p.path == str(path) for p in notes)
+
+
 def test_counts_of_files_add_up(tmp_path: Path) -> None:
     path = write_records(
         tmp_path / "a.jsonl", {"text": "Ada", "label": [[0, 3, "P"]]}, {"text": "b"}

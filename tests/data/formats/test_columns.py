@@ -159,6 +159,8 @@ def test_the_scheme_can_be_said(tmp_path: Path) -> None:
     assert found(read_text(tmp_path, rows, scheme="iob1")[0]) == [("a", "X"), ("b", "X")]
     with pytest.raises(DataError, match="no tag scheme 'bioe'"):
         read_text(tmp_path, rows, scheme="bioe")
+    with pytest.raises(DataError, match=r"no tag scheme 'bioe'\. Choose one of bio, iob1"):
+        read_text(tmp_path, "Ada came to Bonn yesterday .\n", scheme="bioe")  # text has no tags
 
 
 def test_words_without_tags_are_not_annotated(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def find_layout(file: TextFile, options: ReadOptions, *, named: bool) -> ColumnL
         named: The user says that it is a column file; then even unlikely columns are taken.
 
     Raises:
-        DataError: the options name a column or scheme that does not exist.
+        DataError: the options name a column that does not exist.
     """
     first = islice(file.lines(ProblemLog(), SURVEY_BYTES), SURVEY_LINES)
     lines = [line for _n, line in first if line is not None]

@@ -9,6 +9,7 @@ from bertfit.data.formats.options import ReadOptions
 from bertfit.data.formats.problems import ProblemLog
 from bertfit.data.formats.recognition import Recognised, recognise
 from bertfit.data.formats.source import TextFile
+from bertfit.data.formats.unused import unused_by_format
 from bertfit.language import _
 from bertfit.types import Example, Problem, Task
 
@@ -77,6 +78,9 @@ def _stream(
     stem = TextFile(path=place).stem if place.name else str(path)
     if recognised.beside:
         log.add(_not_read(path, recognised))
+    unused = unused_by_format(options, recognised.name, path)
+    if unused is not None:
+        log.add(unused)
     yield from recognised.read(Intake(place, stem, options, log))
     if options.on_error == "refuse" and log.count("error") > before:
         log.raise_errors()

@@ -51,6 +51,7 @@ from bertfit.data.formats.tables import (
     saved_files,
     token_rows,
 )
+from bertfit.data.tags import SCHEMES
 from bertfit.errors import DataError
 from bertfit.language import _
 from bertfit.types import Example, Task
@@ -95,16 +96,23 @@ class Recognised:
     beside: tuple[str, ...] = ()  # files of data in its folder that are not read
 
 
-def refuse_unknown(name: str | None) -> None:
-    """Refuse a format that is none of `FORMATS`; None is the one that the content says.
+def refuse_unknown(options: ReadOptions) -> None:
+    """Refuse a format or tag scheme that does not exist; None is the one that the content says.
 
     Raises:
-        DataError: there is no such format.
+        DataError: there is no such format or scheme.
     """
+    name, scheme = options.format, options.scheme
     if name is not None and name not in FORMATS:
         raise DataError(
             _("there is no format '{name}'. Choose one of {formats}.").format(
                 name=name, formats=", ".join(FORMATS)
+            )
+        )
+    if scheme is not None and scheme not in (*SCHEMES, "bio"):
+        raise DataError(
+            _("there is no tag scheme '{scheme}'. Choose one of {schemes}.").format(
+                scheme=scheme, schemes=", ".join(("bio", *SCHEMES))
             )
         )
 
@@ -120,7 +128,7 @@ def recognise(path: str, options: ReadOptions) -> Recognised:
         DataError: it cannot be read, or is not of the format that was named, or of none.
     """
     wanted = options.format
-    refuse_unknown(wanted)
+    refuse_unknown(options)
     if wanted == "hub" or path.startswith(HUB_PREFIX):
         name = path.removeprefix(HUB_PREFIX)
         return _tables("hub", [lambda: hub_rows(name)], options)

@@ -16,6 +16,7 @@ from bertfit.data.formats.problems import ProblemLog
 from bertfit.data.formats.span_examples import SpanFindings, converted_note, prove, span_example
 from bertfit.data.formats.span_records import describe, find_spans, find_text, span_record
 from bertfit.data.formats.tagged import tag_reading
+from bertfit.data.formats.unused import WORD_OPTIONS, unused_note
 from bertfit.data.formats.word_records import (
     WordFindings,
     find_tags,
@@ -60,6 +61,11 @@ def read_records(
     """
     names = class_names or {}
     findings = _survey(rows(ProblemLog()), intake, names)
+    if findings.words.tokens_key is None:
+        reason = _("its records hold no words with tags")
+        unused = unused_note(intake.options, WORD_OPTIONS, reason, intake.path)
+        if unused is not None:
+            intake.log.add(unused)
     for line, value, fault in rows(intake.log):
         if value is None:
             intake.drop([fault] if fault is not None else [])

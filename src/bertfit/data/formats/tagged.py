@@ -8,7 +8,6 @@ from bertfit.data.formats.intake import Intake
 from bertfit.data.formats.words import Joining, align_words, join_words
 from bertfit.data.tags import (
     OUTSIDE,
-    SCHEMES,
     Repair,
     Scheme,
     Span,
@@ -44,17 +43,7 @@ class TagReading:
 def tag_reading(
     tags: Mapping[str, int], orphans: int, scheme: str | None, task: Task | None
 ) -> TagReading:
-    """Find out how to read tags from how often each occurs.
-
-    Raises:
-        DataError: a scheme that does not exist.
-    """
-    if scheme is not None and scheme not in (*SCHEMES, "bio"):
-        raise DataError(
-            _("there is no tag scheme '{scheme}'. Choose one of {schemes}.").format(
-                scheme=scheme, schemes=", ".join(SCHEMES)
-            )
-        )
+    """Find out how to read tags from how often each occurs."""
     found = scheme if scheme else _likely_scheme(tags, orphans)
     outside = "O" in tags or "o" in tags
     bare = all(len(tag) == 1 for tag in tags)
