@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from bertfit.data.formats import ProblemLog, ReadOptions, read, sniff
 from bertfit.data.formats.intake import Intake
-from bertfit.data.formats.recognition import refuse_unknown
+from bertfit.data.formats.options import refuse_unknown
 from bertfit.data.formats.source import (
     CHUNK_BYTES,
     HEAD_BYTES,

@@ -44,6 +44,25 @@ def test_every_kind_of_csv_gives_the_same_entities(tmp_path: Path, rows: str) ->
     assert found(example) == ADA
 
 
+@pytest.mark.parametrize(
+    "rows", ['text,x\nAda came,1\n"Bonn, too",O1\n', "x;text\n1;Ada came\n2;Bonn, too\n"]
+)
+def test_a_table_of_texts_alone_is_one_by_its_name(tmp_path: Path, rows: str) -> None:
+    first, second = read_csv(tmp_path, rows)
+    assert (first.text, second.text, first.entities) == ("Ada came", "Bonn, too", None)
+    path = tmp_path / "data.txt"
+    path.write_text(rows)
+    assert sniff(path) == "text"
+    assert sniff(path, ReadOptions(format="csv")) == "csv"
+
+
+def test_a_file_without_a_header_is_refused_as_csv_with_the_reason(tmp_path: Path) -> None:
+    path = tmp_path / "data.txt"
+    path.write_text("Ada came to Bonn\nyesterday\n")
+    with pytest.raises(DataError, match=r"to name the columns, one of them text, .*'Ada came to B"):
+        sniff(path, ReadOptions(format="csv"))
+
+
 def test_words_of_a_table_are_grouped_by_their_sentence(tmp_path: Path) -> None:
     rows = 'sentence_id,word,tag\n1,Ada,B-PER\n2,Bonn,B-LOC\n2,now,O\n3,",",O\n'
     assert [x.text for x in read_csv(tmp_path, rows)] == ["Ada", "Bonn now", ","]

@@ -3,7 +3,28 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from bertfit.data.tags import SCHEMES
+from bertfit.errors import DataError
+from bertfit.language import _
 from bertfit.types import Task
+
+# The names of `--format`.
+FORMATS = (
+    "jsonl",
+    "json",
+    "columns",
+    "conllu",
+    "words",
+    "slash",
+    "pair",
+    "csv",
+    "parquet",
+    "arrow",
+    "brat",
+    "datasets",
+    "hub",
+    "text",
+)
 
 OffsetUnit = Literal["code-points", "utf16", "bytes"]
 OnError = Literal["refuse", "skip", "keep"]
@@ -31,3 +52,24 @@ class ReadOptions:
     offsets: OffsetUnit | None = None
     on_error: OnError = "refuse"
     task: Task | None = None
+
+
+def refuse_unknown(options: ReadOptions) -> None:
+    """Refuse a format or tag scheme that does not exist; None is the one that the content says.
+
+    Raises:
+        DataError: there is no such format or scheme.
+    """
+    name, scheme = options.format, options.scheme
+    if name is not None and name not in FORMATS:
+        raise DataError(
+            _("there is no format '{name}'. Choose one of {formats}.").format(
+                name=name, formats=", ".join(FORMATS)
+            )
+        )
+    if scheme is not None and scheme not in (*SCHEMES, "bio"):
+        raise DataError(
+            _("there is no tag scheme '{scheme}'. Choose one of {schemes}.").format(
+                scheme=scheme, schemes=", ".join(("bio", *SCHEMES))
+            )
+        )

@@ -17,7 +17,7 @@ from bertfit.data.formats.columns import read_columns
 from bertfit.data.formats.conllu import is_conllu, read_conllu
 from bertfit.data.formats.intake import Intake
 from bertfit.data.formats.json_values import decode_json, json_document, json_lines
-from bertfit.data.formats.options import ReadOptions
+from bertfit.data.formats.options import FORMATS, ReadOptions, refuse_unknown
 from bertfit.data.formats.problems import ProblemLog
 from bertfit.data.formats.records import Row, read_records
 from bertfit.data.formats.running import (
@@ -38,7 +38,7 @@ from bertfit.data.formats.source import (
     refuse_special,
     text_file,
 )
-from bertfit.data.formats.span_records import TEXT_KEYS
+from bertfit.data.formats.span_records import TEXT_KEYS, describe
 from bertfit.data.formats.tables import (
     ClassNames,
     arrow_rows,
@@ -51,28 +51,10 @@ from bertfit.data.formats.tables import (
     saved_files,
     token_rows,
 )
-from bertfit.data.tags import SCHEMES
 from bertfit.errors import DataError
 from bertfit.language import _
 from bertfit.types import Example, Task
 
-# Name -> what it is; the names are those of `--format`.
-FORMATS = (
-    "jsonl",
-    "json",
-    "columns",
-    "conllu",
-    "words",
-    "slash",
-    "pair",
-    "csv",
-    "parquet",
-    "arrow",
-    "brat",
-    "datasets",
-    "hub",
-    "text",
-)
 HUB_PREFIX = "hub:"
 _DATA_SUFFIXES = frozenset(
     (
@@ -94,27 +76,6 @@ class Recognised:
     task: Task = "ner"
     path: Path | None = None  # where its lines are counted, if not in the path that was asked for
     beside: tuple[str, ...] = ()  # files of data in its folder that are not read
-
-
-def refuse_unknown(options: ReadOptions) -> None:
-    """Refuse a format or tag scheme that does not exist; None is the one that the content says.
-
-    Raises:
-        DataError: there is no such format or scheme.
-    """
-    name, scheme = options.format, options.scheme
-    if name is not None and name not in FORMATS:
-        raise DataError(
-            _("there is no format '{name}'. Choose one of {formats}.").format(
-                name=name, formats=", ".join(FORMATS)
-            )
-        )
-    if scheme is not None and scheme not in (*SCHEMES, "bio"):
-        raise DataError(
-            _("there is no tag scheme '{scheme}'. Choose one of {schemes}.").format(
-                scheme=scheme, schemes=", ".join(("bio", *SCHEMES))
-            )
-        )
 
 
 def recognise(path: str, options: ReadOptions) -> Recognised:
@@ -359,8 +320,18 @@ def _is_record_line(line: str) -> bool:
 
 
 def _csv(file: TextFile, lines: list[str], options: ReadOptions) -> Recognised | None:
-    delimiter = find_delimiter(lines[0])
+    named = options.format is not None
+    is_table = Path(file.path.name.removesuffix(".gz")).suffix in (".csv", ".tsv")
+    delimiter = find_delimiter(lines[0], named=named or is_table)
     if delimiter is None:
+        if named:
+            raise DataError(
+                _(
+                    "{path} does not look like the format 'csv': its first line is to name the "
+                    "columns, one of them {names} or the like, but it is {line}. Add such a line, "
+                    "or leave --format out."
+                ).format(path=file.path, names=", ".join(TEXT_KEYS[:4]), line=describe(lines[0]))
+            )
         return None
     names = next(csv.reader([lines[0]], delimiter=delimiter))
     if is_token_table(names):
@@ -369,7 +340,7 @@ def _csv(file: TextFile, lines: list[str], options: ReadOptions) -> Recognised |
             task=options.task or "ner",
             read=lambda intake: read_records(lambda log: token_rows(file, delimiter, log), intake),
         )
-    if options.format is None and not _holds_records(file, delimiter):
+    if not named and not _holds_records(file, delimiter):
         return None  # one word a row, and no sentence named: blank lines separate sentences
     return Recognised(
         name="csv",

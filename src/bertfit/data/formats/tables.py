@@ -40,13 +40,20 @@ _BATCH_ROWS = 500
 _STRING = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"", re.DOTALL)
 
 
-def find_delimiter(first_line: str) -> str | None:
-    """Return the delimiter if the line is the header of a table of texts, else None."""
+def find_delimiter(first_line: str, *, named: bool = False) -> str | None:
+    """Return the delimiter if the line is the header of a table of texts, else None.
+
+    Args:
+        first_line: of the file.
+        named: the file is said to be a table, so a column of texts will do, without any of tags.
+    """
     csv.field_size_limit(MAX_LINE_BYTES)  # else a long first line is an error
     for delimiter in DELIMITERS:
         names = {
             name.strip().lower() for name in next(csv.reader([first_line], delimiter=delimiter), [])
         }
+        if named and names & set(TEXT_KEYS):
+            return delimiter
         texts = names & {*TEXT_KEYS, *TOKEN_KEYS, *_WORD_KEYS}
         tags = names & {*TAG_KEYS, *SPAN_KEYS, "tag", "pos"}
         if len(names) > 1 and texts and (tags - texts or len(texts & {"text", *tags}) > 1):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from bertfit.data.formats.intake import Intake
 from bertfit.data.formats.words import Joining, align_words, join_words
@@ -44,7 +44,7 @@ def tag_reading(
     tags: Mapping[str, int], orphans: int, scheme: str | None, task: Task | None
 ) -> TagReading:
     """Find out how to read tags from how often each occurs."""
-    found = scheme if scheme else _likely_scheme(tags, orphans)
+    found = cast(Scheme, scheme) if scheme else _likely_scheme(tags, orphans)
     outside = "O" in tags or "o" in tags
     bare = all(len(tag) == 1 for tag in tags)
     one_each = found == "none" and (task == "pos" or (task is None and not outside))
