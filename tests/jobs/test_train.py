@@ -1,11 +1,13 @@
 """Training from end to end on small data: the everyday cases, and that a run is what it says."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 import torch
 
+from bertfit.api import evaluate
 from bertfit.config import job_config
 from bertfit.errors import BertfitError, ConfigError, DataError, ModelError
 from bertfit.jobs import train as train_module
@@ -269,6 +271,28 @@ def test_text_of_another_script_is_refused_and_a_little_of_it_warned_about(tmp_p
         eval_fraction=0,
     )
     assert any(line.startswith("Warning:") for line in said)
+
+
+def test_text_of_another_script_to_measure_on_is_warned_about(
+    learned: Path, tmp_path: Path
+) -> None:
+    data = write_corpus(tmp_path / "t.jsonl", 20)
+    foreign = write_records(tmp_path / "f.jsonl", [{"text": "ไทย ภาษา", "entities": []}] * 3)
+    warned = r"Warning: 100\.0% of the text to measure on is unknown"
+    __, said = run(
+        tmp_path / "x",
+        model=str(learned / "run"),
+        train_file=data,
+        eval_file=foreign,
+        num_train_epochs=1,
+    )
+    assert [line for line in said if re.match(warned, line)]
+    said = []
+    evaluate(str(learned / "run"), [foreign], progress=False, say=said.append)
+    assert [line for line in said if re.match(warned, line)]
+    said = []
+    evaluate(str(learned / "run"), [data], progress=False, say=said.append)
+    assert not said
 
 
 def test_continuing_with_other_labels_keeps_the_head_rows_that_match(

@@ -306,12 +306,18 @@ def _prefix_variants(
 
 def unknown_share(windows: Iterable[Window], tokenizer: TextTokenizer) -> float:
     """Return the share of `[UNK]` among the tokens of the windows, special tokens not counted."""
+    unknown, total = count_unknown(windows, tokenizer)
+    return unknown / total if total else 0.0
+
+
+def count_unknown(windows: Iterable[Window], tokenizer: TextTokenizer) -> tuple[int, int]:
+    """Return how many tokens are `[UNK]`, and how many there are; special tokens not counted."""
     unknown = total = 0
     num_special = len(tokenizer.parts.prefix_ids) + len(tokenizer.parts.suffix_ids)
     for window in windows:
         unknown += int(np.count_nonzero(window.input_ids == tokenizer.parts.unk_id))
         total += len(window.input_ids) - num_special
-    return unknown / total if total else 0.0
+    return unknown, total
 
 
 def flatten(pieces: Iterable[Ids]) -> list[int]:

@@ -8,9 +8,12 @@ from tqdm.auto import tqdm
 
 from bertfit.data.formats import ProblemLog, ReadOptions
 from bertfit.data.mistakes import Mistake, mistakes
+from bertfit.data.pieces import count_unknown
 from bertfit.data.scores import Scorer
 from bertfit.errors import DataError
+from bertfit.jobs.chunks import Chunk
 from bertfit.jobs.corpus import Say, read_files, report_problems
+from bertfit.jobs.lessons import warn_of_unknown
 from bertfit.jobs.predict import Predictor
 from bertfit.language import _
 from bertfit.types import Scores
@@ -48,9 +51,15 @@ def evaluate(
     """
     log = ProblemLog()
     scorer = Scorer(predictor.tagger.task)
-    unannotated = annotated = 0
+    unannotated = annotated = unknown = tokens = 0
+
+    def count(chunk: Chunk) -> None:
+        nonlocal unknown, tokens
+        more = count_unknown(chunk.windows, predictor.tokenizer)
+        unknown, tokens = unknown + more[0], tokens + more[1]
+
     with tqdm(
-        predictor.annotate(read_files(files, options, log)),
+        predictor.annotate(read_files(files, options, log), count),
         disable=not progress,
         dynamic_ncols=True,
         unit=_("text"),
@@ -66,6 +75,7 @@ def evaluate(
                 for mistake in mistakes(example, found):
                     on_mistake(mistake)
     report_problems(log, say)
+    warn_of_unknown(unknown / max(1, tokens), say)
     if not annotated:
         raise DataError(
             _("{files}: holds no annotated text, so there is nothing to compare with.").format(

@@ -59,6 +59,7 @@ def make_lessons(corpus: Corpus, tagger: Tagger, model: str, say: Say) -> Lesson
     if corpus.dev and not dev:
         say(_("The dev texts are empty: the model of the last step is kept, unmeasured."))
     _check_unknown(unknown_share(chain(*train), tokenizer), model, say)
+    warn_of_unknown(unknown_share(dev, tokenizer), say)
     return Lessons(train=train, dev=dev)
 
 
@@ -78,6 +79,18 @@ def _windows(
         split=corpus.split,
         on_problem=None if log is None else log.add,
     )
+
+
+def warn_of_unknown(share: float, say: Say) -> None:
+    """Say where too much of the text to measure on is unknown: its scores mean little then."""
+    if share > UNKNOWN_WARN:
+        say(
+            _(
+                "Warning: {share:.1%} of the text to measure on is unknown to the model's "
+                "tokenizer and looks the same to the model ([UNK]). It may be of another language "
+                "or script than the model's."
+            ).format(share=share)
+        )
 
 
 def _check_unknown(share: float, model: str, say: Say) -> None:

@@ -161,13 +161,22 @@ class Predictor:
         for __, found in self.annotate(examples):
             yield found
 
-    def annotate(self, examples: Iterable[Example]) -> Iterator[Found]:
+    def annotate(
+        self,
+        examples: Iterable[Example],
+        on_chunk: Callable[[Chunk], None] = lambda chunk: None,
+    ) -> Iterator[Found]:
         """Yield every example with the entities that were found in it, in order.
+
+        Args:
+            examples: read as they are needed.
+            on_chunk: shown what is worked on together, before it is.
 
         Raises:
             BudgetError: a window does not fit the memory alone.
         """
         for chunk in self.chunks(examples):
+            on_chunk(chunk)
             yield from self.annotate_chunk(chunk, _refuse)
 
     def embedder(self) -> "Embedder":
