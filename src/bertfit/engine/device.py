@@ -28,6 +28,14 @@ def choose_device(asked: str | None) -> torch.device:
                 "sim:NAME."
             ).format(device=asked)
         )
+    if device.type != "cuda":
+        if device.index:
+            raise ConfigError(
+                _("--device {device}: there is only one. Use --device {kind}.").format(
+                    device=asked, kind=device.type
+                )
+            )
+        device = torch.device(device.type)
     if device.type == "cuda":
         count = torch.cuda.device_count()
         if not torch.cuda.is_available() or (device.index or 0) >= count:
