@@ -209,6 +209,19 @@ def test_logs_follow_until_the_run_ends(worker: "subprocess.Popen[str]") -> None
     assert "stopped at step 3" in list(lines)[-1]
 
 
+def test_the_log_of_a_run_before_is_not_shown_for_one_of_a_terminal(
+    worker: "subprocess.Popen[str]", tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["logs", "work"]) == 0
+    assert "working" in capsys.readouterr().out
+    worker.send_signal(signal.SIGTERM)
+    worker.wait(20)
+    with RunRecord(tmp_path / "work"):
+        assert main(["logs", "work"]) == 0
+    said = capsys.readouterr().out
+    assert "working" not in said and "runs in a terminal" in said
+
+
 def test_attach_shows_the_run_to_its_end(
     worker: "subprocess.Popen[str]", capsys: pytest.CaptureFixture[str]
 ) -> None:

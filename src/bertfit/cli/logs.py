@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from bertfit.jobs.run_status import LOG_FILE
+from bertfit.jobs.run_status import LOG_FILE, read_status
 from bertfit.jobs.runs import find_run, follow_log
 from bertfit.language import _
 
@@ -17,7 +17,10 @@ def command(
 ) -> int:
     """Print the log of a run."""
     found = find_run(run)
-    if not (found.folder / LOG_FILE).is_file():
+    status = read_status(found.folder)
+    # A log may be there all the same: of a run before it in the folder.
+    elsewhere = status is not None and status.in_log is False
+    if elsewhere or not (found.folder / LOG_FILE).is_file():
         print(_("{name} runs in a terminal, and says there what it has to say.").format(name=run))
         return 0
     for line in follow_log(found, follow=follow):

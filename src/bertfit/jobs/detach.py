@@ -49,6 +49,7 @@ def start_detached(arguments: Sequence[str], folder: Path) -> str:
     try:
         status = replace(
             status_of(psutil.Process(process.pid), "starting"),
+            in_log=True,
             replaces=before is not None and before.holds_finished,
         )
     except psutil.Error:

@@ -60,6 +60,7 @@ class RunStatus:
         score: best dev score.
         message: why it ended.
         kills: what the kernel had killed for memory when this was written.
+        in_log: its words go to `log.txt`; None from a bertfit that did not write this down.
         replaces: the folder still holds a finished run, whose place this one is about to take.
     """
 
@@ -76,6 +77,7 @@ class RunStatus:
     score: FiniteFloat | None = None
     message: str = ""
     kills: KillCounts = field(default_factory=KillCounts)
+    in_log: bool | None = None
     replaces: bool = False
 
     @property
@@ -215,6 +217,7 @@ class RunRecord:
         before = read_status(folder)
         self._status = replace(
             status_of(psutil.Process(), "running"),
+            in_log=_speaks_into(folder / LOG_FILE),
             replaces=before is not None and before.holds_finished,
         )
         self._written = 0.0
@@ -266,6 +269,14 @@ class RunRecord:
         self._status = replace(self._status, state=state, message=message)
         self._write()
         self._lock.release()
+
+
+def _speaks_into(log: Path) -> bool:
+    """Say whether what this process says goes to a file, as it does in the background."""
+    try:
+        return os.path.samestat(os.fstat(2), log.stat())
+    except OSError:
+        return False
 
 
 def was_announced(folder: Path) -> bool:
