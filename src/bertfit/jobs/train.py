@@ -116,7 +116,8 @@ def train(
         corpus = read_corpus(job, say)
         torch.manual_seed(job.seed)
         tagger = starting_tagger(job, corpus, say)
-        job, place = in_format_of_training(job, place, tagger.model.config.model_type, say)
+        kind = str(tagger.model.config.model_type)  # type: ignore[union-attr]
+        job, place = in_format_of_training(job, place, kind, say)
         identity = identity_of(job, corpus, tagger.model)
         record, goes_on = early or _take_folder(stack, output, job)
         store = CheckpointStore(output / "checkpoints")
