@@ -4,12 +4,12 @@ import difflib
 import re
 from collections.abc import Iterable
 from importlib import import_module
-from typing import Any
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, Any
 
 from bertfit.language import N_, _
-from bertfit.validation import reason
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 # What click and typer put into help texts.
 _HEADINGS = (N_("Arguments"), N_("Options"), N_("Commands"))
@@ -70,6 +70,13 @@ def unknown_command(name: str, known: Iterable[str]) -> str:
     )
 
 
+def _fault_of(cause: object) -> "ErrorDetails | None":
+    """Return what pydantic, by which typer reads numbers, found wrong; None if it was not that."""
+    from pydantic import ValidationError  # not for --help, which is to be there at once
+
+    return cause.errors()[0] if isinstance(cause, ValidationError) else None
+
+
 def reason_of(error: Any) -> str:
     """Return what is wrong, a sentence with its full stop."""
     kind = type(error).__name__
@@ -86,9 +93,10 @@ def reason_of(error: Any) -> str:
         return _("{flag} is given with nothing behind it: say what it is, or leave it out.").format(
             flag=error.option_name
         )
-    cause = error.__cause__
-    if param is not None and isinstance(cause, ValidationError):  # a number, as typer reads them
-        fault = cause.errors()[0]
+    fault = _fault_of(error.__cause__)
+    if param is not None and fault is not None:
+        from bertfit.validation import reason
+
         return _("{flag} {value}: {reason}.").format(
             flag=_name(param), value=fault["input"], reason=reason(fault)
         )
