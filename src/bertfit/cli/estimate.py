@@ -27,7 +27,7 @@ def _estimate(
     asked = validated(EstimateConfig, fields)
     from bertfit.diagnose.explain import compare, explain
     from bertfit.memory.host import map_large_blocks
-    from bertfit.models.library_log import log_held_back
+    from bertfit.models.transformers_log import log_held_back
     from bertfit.planning.request import estimate, within_positions
 
     map_large_blocks()

@@ -23,9 +23,9 @@ from bertfit.memory.host import available_bytes
 from bertfit.models.encoder import build_classifier, load_tokenizer
 from bertfit.models.hub import find_model
 from bertfit.models.layers import num_layers
-from bertfit.models.library_log import log_held_back
 from bertfit.models.model_config import max_positions
 from bertfit.models.tagger import Tagger, window_size
+from bertfit.models.transformers_log import log_held_back
 from bertfit.planning.candidates import JobFacts, Pins
 from bertfit.planning.choice import choose
 from bertfit.planning.estimate import BuildModel

@@ -8,8 +8,8 @@ from typing import Any
 from bertfit.errors import ModelError
 from bertfit.language import _
 from bertfit.models.config_faults import check_fields, check_parts
-from bertfit.models.library_log import log_held_back
 from bertfit.models.safety import check_labels, check_sizes
+from bertfit.models.transformers_log import log_held_back
 
 
 @log_held_back()

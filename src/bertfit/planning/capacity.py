@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bertfit.memory.device import resolve_device
-from bertfit.models.library_log import log_held_back
+from bertfit.models.transformers_log import log_held_back
 from bertfit.planning.estimate import MARGIN, required_bytes
 from bertfit.planning.request import (
     model_builder,

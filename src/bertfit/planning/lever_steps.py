@@ -8,7 +8,7 @@ from bertfit.errors import ConfigError, ModelError
 from bertfit.language import _
 from bertfit.memory.device import resolve_device
 from bertfit.models.layers import num_layers
-from bertfit.models.library_log import log_held_back
+from bertfit.models.transformers_log import log_held_back
 from bertfit.planning.levers import Settings
 from bertfit.planning.request import (
     estimate,

@@ -16,8 +16,8 @@ from bertfit.language import _
 from bertfit.memory.device import resolve_device
 from bertfit.models.catalogue import known_config
 from bertfit.models.encoder import build_classifier
-from bertfit.models.library_log import log_held_back
 from bertfit.models.model_config import config_fields, fewest_tokens, max_positions
+from bertfit.models.transformers_log import log_held_back
 from bertfit.planning.estimate import BuildModel, estimate_memory
 from bertfit.planning.levers import EmbedSettings, PredictSettings, Settings, TrainSettings
 from bertfit.planning.request_config import EstimateConfig
