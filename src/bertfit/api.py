@@ -62,14 +62,16 @@ def evaluate(
         device: where to run; None takes the fastest device here.
         precision: None takes the fastest that keeps the quality.
         progress: show a progress bar on stderr.
-        say: told about repairs and what was left out.
+        say: told about repairs, what was left out, and a precision that the model does not run in.
         on_mistake: told every mistake, with its context.
 
     Raises:
         BertfitError: see `bertfit.errors`.
     """
     predictor = (
-        model if isinstance(model, Predictor) else load(model, device=device, precision=precision)
+        model
+        if isinstance(model, Predictor)
+        else load(model, device=device, precision=precision, say=say)
     )
     return _evaluate(
         predictor,

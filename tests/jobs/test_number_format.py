@@ -58,7 +58,9 @@ def test_it_trains_predicts_and_embeds_and_says_so_once(
     tagger = load(str(report.output_dir), device="cpu")
     assert tagger.precision == ("bf16" if plain else "fp32")
     assert list(tagger.entities(["Anna lives in Rome ."]))
-    embedder = load_encoder(str(report.output_dir), device="cpu")
+    said.clear()
+    embedder = load_encoder(str(report.output_dir), device="cpu", say=said.append)
+    assert len(said) == (0 if plain else 1)
     assert embedder.precision == tagger.precision
     if plain:
         return

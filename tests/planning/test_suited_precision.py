@@ -75,7 +75,7 @@ def test_commands_say_it_in_one_line(
     more = ["--lengths", "16"] if command == "capacity" else ["--max-length", "16"]
     assert main([*argv, *more, "--json"]) == 0
     out, err = capsys.readouterr()
-    assert err.count("do not run in 16 bits: this is for fp32") == 1
+    assert err.count("do not run in 16 bits: fp32 is taken") == 1
     assert '"precision": "fp32"' in out
     assert main([*argv, *more, "--precision", "bf16"]) == 2
     assert "--precision bf16: models of type 'xmod'" in capsys.readouterr().err

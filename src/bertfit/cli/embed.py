@@ -6,6 +6,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from bertfit.cli.options import with_fields
+from bertfit.cli.output import tell
 from bertfit.cli.streaming import (
     AsJson,
     Model,
@@ -111,6 +112,7 @@ def _embed(
         pooling=how,
         normalize=normalize,
         max_length=max_length,
+        say=tell,
     )
     report = embed_file(embedder, asked, model_name=model, progress=not quiet, log=log)
     print_report(report, output, log, as_json)

@@ -1,7 +1,7 @@
 """Number formats: what the device does well, autocast, and the loss scale of fp16."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from traceback import walk_tb
@@ -57,7 +57,12 @@ _WITHOUT_AUTOCAST_IN_TRAINING = (*_WITHOUT_AUTOCAST, "yoso")
 
 
 def suited_precision(
-    asked: Precision | None, best: Precision, kind: str, *, training: bool
+    asked: Precision | None,
+    best: Precision,
+    kind: str,
+    *,
+    training: bool,
+    say: Callable[[str], None] = lambda message: None,
 ) -> Precision:
     """Return the precision that a family of models computes with: fp32 where its code needs that.
 
@@ -66,6 +71,7 @@ def suited_precision(
         best: what was asked, or the device's best.
         kind: `model_type` of the model.
         training: whether there is a backward.
+        say: told where the family keeps the device from its best.
 
     Raises:
         ModelError: 16 bits were asked for, and the family does not run under autocast.
@@ -74,6 +80,7 @@ def suited_precision(
     if best == "fp32" or kind not in without:
         return best
     if asked is None:
+        say(_("Models of type '{kind}' do not run in 16 bits: fp32 is taken.").format(kind=kind))
         return "fp32"
     raise ModelError(
         _(

@@ -24,6 +24,7 @@ Cut = Callable[[Iterable[Example]], Iterator[Window]]
 BATCHES_PER_CHUNK = 8
 # Empty texts have no tokens, so the number of records is bounded as well.
 MAX_RECORDS = 4096
+# Padded tokens of a batch. More than this gains nothing on a CPU, whose caches it overflows.
 CPU_BATCH_TOKENS = 2048
 CARD_BATCH_TOKENS = 16384
 

@@ -283,8 +283,11 @@ def load_encoder(
     max_length: int | None = None,
     batch_tokens: int | None = None,
     trust_remote_code: bool = False,
+    say: Callable[[str], None] = lambda message: None,
 ) -> Embedder:
     """Load an encoder for vectors: any model folder, a run folder, a hub id; heads are left out.
+
+    `say` is told where the model keeps the device from its best precision.
 
     Raises:
         ModelError: it cannot be found or used.
@@ -292,7 +295,7 @@ def load_encoder(
     """
     chosen = choose_device(device)
     folder = find_model(model)
-    number_format = format_of_prediction(precision, chosen, folder, trust_remote_code)
+    number_format = format_of_prediction(precision, chosen, folder, trust_remote_code, say)
     dtype = read_as(chosen, number_format)
     return Embedder(
         read_encoder(folder, max_length, trust_remote_code, dtype),

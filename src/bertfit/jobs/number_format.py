@@ -8,7 +8,6 @@ from bertfit.config import JobConfig, Precision
 from bertfit.engine.precision import choose_precision, suited_precision
 from bertfit.engine.workplace import Workplace
 from bertfit.jobs.corpus import Say
-from bertfit.language import _
 from bertfit.models.model_config import read_config
 from bertfit.planning.request import card_precision
 from bertfit.planning.workplace import workplace_of
@@ -38,9 +37,7 @@ def format_of_prediction(
     if best == "fp32":
         return best
     kind = str(read_config(folder, trust_remote_code).model_type)
-    suited = suited_precision(asked, best, kind, training=False)
-    _say_change(best, suited, kind, say)
-    return suited
+    return suited_precision(asked, best, kind, training=False, say=say)
 
 
 def in_format_of_training(
@@ -60,18 +57,8 @@ def in_format_of_training(
     best = job.precision or place.precision
     if best == "fp32" and place.spec is not None:
         best = job.precision or card_precision(place.spec)  # a simulated one counts in its own
-    suited = suited_precision(job.precision, best, kind, training=True)
+    suited = suited_precision(job.precision, best, kind, training=True, say=say)
     if suited == best:
         return job, place
-    _say_change(best, suited, kind, say)
     job = job.model_copy(update={"precision": suited})
     return job, workplace_of(job)
-
-
-def _say_change(best: Precision, suited: Precision, kind: str, say: Say) -> None:
-    if suited != best:
-        say(
-            _("Models of type '{kind}' do not run in 16 bits: this one computes in fp32.").format(
-                kind=kind
-            )
-        )

@@ -84,10 +84,11 @@ def rank_cards(asked: PlanConfig, on_card: Callable[[Ranked], None], say: Say) -
         kinds.setdefault(card.compute_capability, []).append(catalogue_device(card))
     newest = kinds[max(kinds)][0]
     first = facts_of(asked, newest, say, check=False)
+    kind = _kind(first.build_model())
     found = []
     for devices in kinds.values():
         largest = max(devices, key=lambda device: device.multiprocessors)
-        planner = _planner_for(first, asked, largest)
+        planner = _planner_for(first, asked, largest, kind)
         for device in devices:
             row = Ranked(
                 card=device.name,
@@ -101,9 +102,11 @@ def rank_cards(asked: PlanConfig, on_card: Callable[[Ranked], None], say: Say) -
     )
 
 
-def _planner_for(facts: JobFacts, asked: PlanConfig, device: DeviceSpec) -> Planner | None:
+def _planner_for(
+    facts: JobFacts, asked: PlanConfig, device: DeviceSpec, kind: str
+) -> Planner | None:
     try:
-        precision = precision_for(asked.precision, device, _kind(facts.build_model()))
+        precision = precision_for(asked.precision, device, kind)
         check_kernel(asked.attn_kernel, precision, device)
     except ConfigError:  # a card that cannot do what is asked
         return None

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from bertfit.data.mentions import Mentions
     from bertfit.jobs.embed import Embedder
 
-# Padded tokens of a batch. More than this gains nothing on a CPU, whose caches it overflows.
 # Windows that `tag` sorts by length together.
 READ_AHEAD_WINDOWS = 1024
 # Texts that are looked at to decide how a foreign model's texts are cut.

@@ -35,8 +35,6 @@ _NEVER = {aten.isnan.default, aten.isinf.default}
 
 
 _Layout: TypeAlias = tuple[torch.Size, tuple[int, ...], int]
-
-
 _Content: TypeAlias = tuple[str, torch.dtype, torch.Size]
 
 

@@ -63,10 +63,7 @@ def precision_for(
             ).format(card=device.name)
         )
     best = asked or card_precision(device)
-    suited = suited_precision(asked, best, kind, training=training)
-    if suited != best:
-        say(_("Models of type '{kind}' do not run in 16 bits: this is for fp32.").format(kind=kind))
-    return suited
+    return suited_precision(asked, best, kind, training=training, say=say)
 
 
 def suited(
